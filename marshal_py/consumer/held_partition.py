@@ -163,7 +163,7 @@ class Runs(deque[Run]):
         """Make two runs of the one at `number`: the first of `count` messages."""
         run = self[number]
         head = Run(run.part, run.messages[:count])
-        head.seq, head.bytes = run.seq, sum(map(len, head.messages))
+        head.seq, head.bytes = run.seq, run.bytes * len(head.messages) // len(run.messages)
         super().insert(number, head)  # first: it must be found somewhere, always
         rest = run.messages[count:]
         run.be(rest, iter(rest))

@@ -352,3 +352,20 @@ def test_runs_in_a_row_know_how_much_they_hold() -> None:
     assert (runs.total, runs.total_bytes) == (1, 5)
     runs.append(two)
     assert (runs.total, runs.total_bytes) == (3, 25)
+
+
+def test_a_run_that_is_cut_leaves_no_bytes_behind_as_it_goes_elsewhere() -> None:
+    """How large its messages are is estimated: those that nobody looked at may be larger."""
+    sizes = [1, 1_000_000, 1] * 14  # each third one is looked at
+    run = Run(held(), [Message(value=bytes(size), offset=n) for n, size in enumerate(sizes)])
+    here, there = Runs(), Runs()
+    here.append(run)
+    here.cut(0, 20)
+    assert all(part.bytes >= 0 for part in here)
+    while here:
+        there.append(here[0])  # first: it must be found somewhere, always
+        here.popleft()
+    assert (here.total, here.total_bytes) == (0, 0)
+    while there:
+        there.popleft()
+    assert (there.total, there.total_bytes) == (0, 0)
