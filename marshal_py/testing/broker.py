@@ -25,6 +25,7 @@ from marshal_py.client.topics import admin_client, create_topics
 from marshal_py.consumer.consumer import Consumer, core_of
 from marshal_py.consumer.handlers.run_stats import RunStats
 from marshal_py.errors import ClaimTimeout, InvalidArgument
+from marshal_py.protocol.slots import slots_cell
 
 __all__ = ["TestBroker"]
 
@@ -253,15 +254,13 @@ def _is_done(consumer: Consumer) -> bool:
     lag = consumer.lag(timeout_s=_ANSWER_S)
     if any(lag.values()) or consumer.closing:
         return consumer.closing
-    keys = {part.key for part in held}
-    slots = {part.key[0]: part.slot.slots for part in held if part.slot is not None}
-    for slots_of, count in slots.items():
-        for n in range(count):  # one that nobody has yet has no lag that is told
-            if (slots_of, n) not in keys and not _held_elsewhere(consumer, slots_of, n):
-                return False
+    # By keys, a partition's lag is that of its slots that are held here: each has to have a holder.
+    slots = next((part.slot.slots for part in held if part.slot is not None), 0)
+    here = {part.key for part in held} if slots else lag.keys()
     for topic, count in core_of(consumer).topics.counts.items():
         for p in range(count):
-            if (topic, p) not in lag and not _held_elsewhere(consumer, topic, p):
+            units = [(slots_cell(topic, p, slots), n) for n in range(slots)] or [(topic, p)]
+            if any(u not in here and not _held_elsewhere(consumer, *u) for u in units):
                 return False
     stats = consumer.stats()
     return not (stats.buffered or stats.running)

@@ -11,9 +11,10 @@ from marshal_py.protocol.slots import slot_of, slots_cell
 from marshal_py.testing import broker
 
 SLOTS = slots_cell("t", 0, 3)
+OTHER = slots_cell("t", 1, 3)
 
 
-def consumer_of(held: list[int], others: list[int]) -> Any:
+def consumer_of(held: list[int], others: list[tuple[str, int]], partitions: int = 1) -> Any:
     """A consumer without lag that holds these slots of t/0; another one has `others`."""
     parts = {
         (SLOTS, n): SimpleNamespace(key=(SLOTS, n), slot=slot_of(SLOTS, n), source=("t", 0))
@@ -22,7 +23,7 @@ def consumer_of(held: list[int], others: list[int]) -> Any:
     marshal = SimpleNamespace(
         client_id="a",
         cell=lambda topic, n: SimpleNamespace(
-            holder="a" if n in held else "b" if (topic, n) in {(SLOTS, o) for o in others} else None
+            holder="a" if (topic, n) in parts else "b" if (topic, n) in others else None
         ),
     )
     return SimpleNamespace(
@@ -31,7 +32,7 @@ def consumer_of(held: list[int], others: list[int]) -> Any:
         closing=False,
         marshal=marshal,
         _core=SimpleNamespace(
-            fetcher=SimpleNamespace(active=parts), topics=SimpleNamespace(counts={"t": 1})
+            fetcher=SimpleNamespace(active=parts), topics=SimpleNamespace(counts={"t": partitions})
         ),
     )
 
@@ -44,4 +45,12 @@ def test_all_is_done_when_no_slot_of_a_partition_is_without_a_holder(
     held: list[int], others: list[int], is_done: bool
 ) -> None:
     """A slot that was not claimed yet has messages, though the lag that is told is 0."""
-    assert broker._is_done(consumer_of(held, others)) is is_done
+    assert broker._is_done(consumer_of(held, [(SLOTS, n) for n in others])) is is_done
+
+
+@pytest.mark.parametrize(("others", "is_done"), [([0, 1, 2], True), ([0, 1], False)])
+def test_a_partition_of_which_others_have_every_slot_is_theirs(
+    others: list[int], is_done: bool
+) -> None:
+    found = consumer_of([0, 1, 2], [(OTHER, n) for n in others], partitions=2)
+    assert broker._is_done(found) is is_done
