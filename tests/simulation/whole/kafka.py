@@ -19,7 +19,7 @@ from zlib import crc32
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from harvest.core.row import Row
-from tests.simulation.whole.cluster import Link
+from tests.simulation.whole.cluster import Cluster, Link
 from tests.simulation.whole.green import MS, Hub, current_thread, machine
 from tests.simulation.whole.outbox import Broker
 
@@ -90,6 +90,11 @@ class Kafka(Broker):
         producer had begun."""
         self._producers = 0
         self._newest = 0
+
+    def serve(self, cluster: Cluster) -> None:
+        """Have the sinks of all machines reach these brokers, each over its own link."""
+        self.link = lambda: cluster.link(machine())
+        cluster.sink_client = self.client
 
     def client(self, kind: Any, settings: Mapping[str, Any]) -> Any:
         """Stands for `harvest.sinks.kafka.clients.make_client`."""

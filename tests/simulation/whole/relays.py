@@ -31,7 +31,7 @@ from harvest.testing.memory_table import MemoryTransaction
 from tests.simulation.whole import dead_letters, harvesters
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.dead_letters import DeadLetterHarvester, SimDeadLetters
-from tests.simulation.whole.green import Hub, Violation, machine
+from tests.simulation.whole.green import Hub, Violation
 from tests.simulation.whole.kafka import Kafka
 from tests.simulation.whole.outbox import Server
 from tests.simulation.whole.receiver import OUTBOX, Receiver, httpcore_over
@@ -180,8 +180,7 @@ class World(dead_letters.World):
                 receiver.is_bad = self.refused.__contains__
         self.broker.watch = self.produced
         self.broker.identify = lambda value: int(value or b"")
-        self.broker.link = lambda: cluster.link(machine())
-        cluster.sink_client = self.broker.client
+        self.broker.serve(cluster)
         cluster.httpcore = httpcore_over(self.receivers)
         self.rows: dict[int, Row] = {}
         self.notes: dict[int, Attempt] = {}

@@ -19,7 +19,7 @@ from harvest.testing.memory_table import MemoryTransaction
 from tests.simulation.whole import dead_letters, harvesters
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.dead_letters import DeadLetterHarvester
-from tests.simulation.whole.green import MS, SECOND, Hub, machine
+from tests.simulation.whole.green import MS, SECOND, Hub
 from tests.simulation.whole.kafka import Kafka
 
 _BAD_BYTES: Final = 60
@@ -78,8 +78,7 @@ class World(dead_letters.World):
         super().__init__(hub, cluster, scenario)
         self.ids: dict[bytes | None, int] = {}
         self.broker.identify = self.ids.__getitem__
-        self.broker.link = lambda: cluster.link(machine())
-        cluster.sink_client = self.broker.client
+        self.broker.serve(cluster)
 
     def insert(self, transaction: harvesters.Transaction, record: OutboxRecord) -> int:
         row_id = super().insert(transaction, record)
