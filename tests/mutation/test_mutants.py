@@ -10,7 +10,8 @@ from tests.mutation.__main__ import UNIT_TESTS, try_mutant
 from tests.mutation.find import find
 from tests.mutation.load import DoesNotApply, Edit, Mutant
 from tests.mutation.mutants import MUTANTS
-from tests.mutation.mutants.modules import MODULES, Noticed
+from tests.mutation.mutants.modules import MODULES
+from tests.mutation.mutants.noticed import Noticed
 from tests.mutation.mutants.systematic import systematic
 from tests.support.paths import TESTS
 

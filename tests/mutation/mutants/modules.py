@@ -6,24 +6,12 @@ no campaign of `tests.mutation` tries these: ``python -m tests.mutation.modules`
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from tests.mutation.mutants.modules_commands import COMMANDS
+from tests.mutation.mutants.modules_coordination import COORDINATION
+from tests.mutation.mutants.modules_harvest import HARVESTERS
+from tests.mutation.mutants.noticed import Noticed, noticed
 
-from tests.mutation.load import Edit, Mutant
-
-__all__ = ["MODULES", "Noticed"]
-
-
-class Noticed(NamedTuple):
-    """A bug, and the test that fails with it: below ``tests``."""
-
-    mutant: Mutant
-    test: str
-
-
-def _m(name: str, module: str, test: str, *edits: tuple[str, str, str]) -> Noticed:
-    changes = tuple(Edit(*edit) for edit in edits)
-    return Noticed(Mutant(f"module: {name}", module, changes, "modules"), test)
-
+__all__ = ["MODULES"]
 
 PG = "harvest.databases.postgres"
 MY = "harvest.databases.mysql"
@@ -34,13 +22,16 @@ CONSUMER = "marshal_py.consumer"
 ADMIN = "marshal_py.admin"
 
 MODULES: tuple[Noticed, ...] = (
-    _m(
+    *HARVESTERS,
+    *COORDINATION,
+    *COMMANDS,
+    noticed(
         "who moves rows aside and back locks the table",
         f"{PG}.dead_letters",
         "contract/test_dead_letters.py::test_nothing_begins_to_wait_behind_a_row_that_is_being_put_back[postgres]",
         ("PostgresDeadLetters._transaction", "self._execute(self._format(_LOCK))", "pass"),
     ),
-    _m(
+    noticed(
         "of rows that cannot be read, the lowest is what others wait behind",
         f"{PG}.dead_letters",
         "integration/harvest/databases/test_unreadable_rows.py::test_mark_mode_marks_every_row_and_says_which_cannot_be_read",
@@ -50,7 +41,7 @@ MODULES: tuple[Noticed, ...] = (
             "id",
         ),
     ),
-    _m(
+    noticed(
         "ids are counted before those who hold them are looked for",
         f"{PG}.range",
         "contract/test_range_store.py::test_what_is_drawn_while_the_holders_are_looked_for_is_not_dead[postgres]",
@@ -65,19 +56,19 @@ MODULES: tuple[Noticed, ...] = (
             "Holders(running, nameless, self._drawn())",
         ),
     ),
-    _m(
+    noticed(
         "a copy of a position never goes back",
         f"{PG}.range",
         "contract/test_range_store.py::test_copies_only_move_forward[postgres]",
         ("", "WHERE p.last_id <= excluded.last_id", "WHERE p.last_id >= excluded.last_id"),
     ),
-    _m(
+    noticed(
         "another server has another clock",
         f"{PG}.mark",
         "contract/test_mark_store.py::test_another_server_is_asked_for_its_clock[postgres]",
         ("PostgresMarkStore._forget", 'self._clock_asked_s = float("-inf")', "pass"),
     ),
-    _m(
+    noticed(
         "a mark is valid from before the table is looked at",
         f"{PG}.mark",
         "contract/test_mark_store.py::test_connecting_takes_of_the_time_that_a_mark_has[postgres]",
@@ -87,19 +78,19 @@ MODULES: tuple[Noticed, ...] = (
             "until_s = self._clock_ahead_s() + time.monotonic() + valid_ms / 1000",
         ),
     ),
-    _m(
+    noticed(
         "who does not listen any more says so",
         f"{PG}.notify",
         "integration/harvest/databases/test_postgres_notify.py::test_who_cannot_connect_again_does_not_say_that_it_listens",
         ("PostgresListener._run", "signal.listening = False", "pass"),
     ),
-    _m(
+    noticed(
         "who was given up is not counted on",
         f"{PG}.attempts",
         "integration/harvest/databases/test_attempts.py::test_its_columns_are_added_when_there_is_something_to_write",
         ("", ' WHERE NOT gave_up"', '"'),
     ),
-    _m(
+    noticed(
         "the name of a destination may have quotes",
         f"{PG}.attempts",
         "integration/harvest/databases/test_attempts.py::test_names_of_destinations_come_back_as_they_are",
@@ -109,19 +100,19 @@ MODULES: tuple[Noticed, ...] = (
             """name.replace('"', '\\\\"').replace("\\\\", "\\\\\\\\")""",
         ),
     ),
-    _m(
+    noticed(
         "who waits, waits behind an earlier row",
         "harvest.databases.portable_dead_letters",
         "contract/test_dead_letters.py::test_nothing_waits_behind_a_later_row[sqlite]",
         ("PortableDeadLetters.add", "waiting.get(key, row.id) >= row.id", "key not in waiting"),
     ),
-    _m(
+    noticed(
         "times are compared in UTC",
         "harvest.databases.portable_dead_letters",
         "contract/test_dead_letters.py::test_rows_are_selected_by_what_is_given[sqlite]",
         ("PortableDeadLetters._condition", "time.astimezone(UTC).strftime", "time.strftime"),
     ),
-    _m(
+    noticed(
         "a shard that is behind has all above its position to publish",
         f"{RUN}.checkpoints",
         "unit/harvest/core/test_gaps.py::test_divided_anew_each_row_is_still_to_be_published_once",
@@ -131,13 +122,13 @@ MODULES: tuple[Noticed, ...] = (
             "rest = [(position.last_id + 2, last_id)]",
         ),
     ),
-    _m(
+    noticed(
         "what one shard has found dead is dead",
         f"{RUN}.checkpoints",
         "unit/harvest/core/test_gaps.py::test_divided_anew_each_row_is_still_to_be_published_once",
         ("divided", "unseen = subtract(candidates, there)", "unseen: list[Range] = []"),
     ),
-    _m(
+    noticed(
         "all leaders are shut out before positions are written",
         f"{RUN}.checkpoints",
         "unit/harvest/runtime/test_checkpoints.py::test_all_leaders_are_shut_out_before_anything_is_written",
@@ -147,19 +138,19 @@ MODULES: tuple[Noticed, ...] = (
             "[self._fenced(name) for name in fenced[: len(texts)]]",
         ),
     ),
-    _m(
+    noticed(
         "what is behind the position is not deleted as published",
         f"{RUN}.registration",
         "unit/harvest/runtime/test_switch.py::test_what_range_mode_has_published_is_deleted_and_nothing_else",
         ("_delete_published", ".upto(position.last_id)", ""),
     ),
-    _m(
+    noticed(
         "what waits in a gap is not deleted as published",
         f"{RUN}.registration",
         "unit/harvest/runtime/test_switch.py::test_what_range_mode_has_published_is_deleted_and_nothing_else",
         ("_is_open", "low <= row_id <= high", "low < row_id <= high"),
     ),
-    _m(
+    noticed(
         "the new configuration is registered last",
         f"{RUN}.registration",
         "unit/harvest/runtime/test_switch.py::test_who_was_interrupted_is_not_registered",
@@ -169,19 +160,19 @@ MODULES: tuple[Noticed, ...] = (
             "Checkpoints(old).fence()\n                store.register_anew(ours)",
         ),
     ),
-    _m(
+    noticed(
         "what begins to be committed at the place is the next mode's",
         f"{RUN}.slot_changes",
         "unit/harvest/runtime/test_slot_changes.py::test_what_begins_to_be_committed_behind_the_place_is_left",
         ("_publish_up_to", "chunk.commit_lsn < lsn", "chunk.commit_lsn <= lsn"),
     ),
-    _m(
+    noticed(
         "the checkpoint fits a new slot only when the whole table is published",
         f"{RUN}.slot_changes",
         "unit/harvest/runtime/test_slot_changes.py::test_who_was_interrupted_publishes_the_whole_table_when_it_is_repeated",
         ("_renewed", "_deliver(sink, last, found)", "_deliver(sink, last, position.encode())"),
     ),
-    _m(
+    noticed(
         "a partition waits for every shard",
         f"{RUN}.partition_upkeep",
         "unit/harvest/runtime/test_partition_upkeep.py::test_the_slowest_shard_keeps_a_partition",
@@ -191,31 +182,31 @@ MODULES: tuple[Noticed, ...] = (
             "for shard in range(1)]\n        todo",
         ),
     ),
-    _m(
+    noticed(
         "a transaction is undone when it cannot go on",
         f"{LITE}.table",
         "integration/harvest/databases/test_sqlite.py::test_a_statement_that_fails_leaves_no_transaction_open",
         ("SqliteTable._writing", 'connection.execute("ROLLBACK")', "pass"),
     ),
-    _m(
+    noticed(
         "commits are on the disk where they have to be",
         f"{LITE}.table",
         "integration/harvest/databases/test_sqlite.py::test_commits_wait_for_the_disk_where_they_have_to",
         ("SqliteTable._connected", "if self._durable else", "if not self._durable else"),
     ),
-    _m(
+    noticed(
         "a lock that is not got in time is not held",
         f"{MY}.dead_letters",
         "integration/harvest/databases/test_mariadb.py::test_who_does_not_get_the_lock_in_time_moves_nothing",
         ("MysqlDeadLetters._moving", "if not locked:", "if locked is None:"),
     ),
-    _m(
+    noticed(
         "an older copy of the list of transactions is no look",
         f"{MY}.range",
         "integration/harvest/databases/test_mariadb.py::test_an_older_copy_of_the_list_of_transactions_is_not_believed",
         ("MysqlRangeStore._look", "any(own and marked for", "any(own for"),
     ),
-    _m(
+    noticed(
         "a position that is older replaces no part of a newer one",
         f"{MY}.range",
         "contract/test_range_store.py::test_copies_only_move_forward[mariadb]",
@@ -225,25 +216,25 @@ MODULES: tuple[Noticed, ...] = (
             "VALUES(checkpoint)",
         ),
     ),
-    _m(
+    noticed(
         "what is committed while published rows are deleted stays",
         f"{PG}.wal",
         "integration/harvest/databases/test_postgres_wal.py::test_what_is_committed_while_published_rows_are_deleted_stays",
         ("PostgresWalSource.purge", "REPEATABLE READ", "READ COMMITTED"),
     ),
-    _m(
+    noticed(
         "a publication that leaves rows out is refused",
         f"{PG}.wal",
         "integration/harvest/databases/test_postgres_wal.py::test_a_publication_without_all_rows_and_columns_is_refused",
         ("PostgresWalSource._publication_findings", 'get("rowfilter")', 'get("row_filter")'),
     ),
-    _m(
+    noticed(
         "a slot keeps the log of transactions that are not confirmed yet",
         f"{PG}.slot",
         "unit/harvest/databases/test_slot.py::test_it_keeps_the_log_from_its_oldest_transaction_on_not_from_what_is_confirmed",
         ("PostgresSlot.health", "end - slot.restart_lsn", "end - (slot.confirmed_lsn or 0)"),
     ),
-    _m(
+    noticed(
         "a slot that is lost soon is a warning",
         f"{PG}.slot",
         "unit/harvest/databases/test_slot.py::test_it_is_a_warning_when_less_is_left_than_a_quarter_of_what_it_keeps",
@@ -253,85 +244,85 @@ MODULES: tuple[Noticed, ...] = (
             "health.safe_bytes > health.pinned_bytes // 4",
         ),
     ),
-    _m(
+    noticed(
         "orphans are looked for in the order of their ids",
         "harvest.outbox.outbound_stasher",
         "integration/harvest/databases/test_two_databases.py::test_orphans_are_found_in_whatever_order_they_are_stored",
         ("", "ORDER BY id LIMIT", "LIMIT"),
     ),
-    _m(
+    noticed(
         "an empty value in a row is no tombstone",
         "harvest.outbox.stasher",
         "unit/harvest/outbox/test_stasher.py::test_an_empty_value_is_no_tombstone",
         ("Stasher._values", "None if value is None else", "None if not value else"),
     ),
-    _m(
+    noticed(
         "an empty value in a message is no tombstone",
         "harvest.outbox.stasher",
         "contract/test_wal_source.py::test_an_empty_value_is_no_tombstone[message]",
         ("Stasher._contents", "None if its.value is None else", "None if not its.value else"),
     ),
-    _m(
+    noticed(
         "a connection that commits by itself has no transaction",
         "harvest.outbox.connection_adapters",
         "integration/harvest/databases/test_mariadb.py::test_a_stash_without_a_transaction_is_refused",
         ("", "_IN_TRANSACTION: Final = 1", "_IN_TRANSACTION: Final = 2"),
     ),
-    _m(
+    noticed(
         "who is in AUTOCOMMIT has no transaction",
         "harvest.outbox.connection_adapters",
         "integration/harvest/databases/test_postgres_mark.py::test_sqlalchemy",
         ("_SqlAlchemy.require_transaction", '== "AUTOCOMMIT"', '== "autocommit"'),
     ),
-    _m(
+    noticed(
         "no header of NATS can pass for another",
         "harvest.sinks.nats",
         "contract/test_destination.py::test_no_header_can_pass_for_another",
         ("NatsSink._headers", ' or "\\r" in said or "\\n" in said', ""),
     ),
-    _m(
+    noticed(
         "a connection to NATS that was lost is made again",
         "harvest.sinks.nats",
         "contract/test_destination.py::test_when_its_server_goes_another_one_is_connected_to",
         ("NatsSink._connected", " or not self._client.is_connected", ""),
     ),
-    _m(
+    noticed(
         "the deadline of a request holds over TLS",
         "harvest.sinks.http.deadline",
         "unit/harvest/sinks/test_http_exchange.py::test_every_step_ends_at_the_deadline",
         ("_Stream.start_tls", "return _Stream(stream, self._deadline)", "return stream"),
     ),
-    _m(
+    noticed(
         "who answers without reading on is heard",
         "harvest.sinks.http.deadline",
         "unit/harvest/sinks/test_http_exchange.py::test_who_answers_and_reads_no_more_is_heard",
         ("_Stream.read", "contextlib.suppress(httpcore.WriteError)", "contextlib.suppress()"),
     ),
-    _m(
+    noticed(
         "the last id that is asked for is in the archive, too",
         "harvest.maintenance.archive",
         "integration/harvest/maintenance/test_archive.py::test_what_is_dropped_is_in_the_archive",
         ("ParquetArchive.read", "file.low > high", "file.low >= high"),
     ),
-    _m(
+    noticed(
         "a file gets its name when it has what was counted",
         "harvest.maintenance.archive",
         "integration/harvest/maintenance/test_archive.py::test_a_file_that_does_not_have_what_was_counted_gets_no_name",
         ("ParquetArchive._write", "if found != wanted:", "if found is None:"),
     ),
-    _m(
+    noticed(
         "who leads anew has not seen a topic missing",
         f"{RUN}.waiting_topics",
         "unit/harvest/runtime/test_waiting_topics.py::test_what_was_seen_before_another_led_is_not_enough",
         ("WaitingTopics._run", "self._seen = set()", "pass"),
     ),
-    _m(
+    noticed(
         "an outage does not end the look for topics",
         f"{RUN}.waiting_topics",
         "unit/harvest/runtime/test_waiting_topics.py::test_a_broker_that_does_not_answer_is_asked_again",
         ("WaitingTopics._run", "except (HarvestError, KafkaException)", "except HarvestError"),
     ),
-    _m(
+    noticed(
         "what is published is looked up each time",
         f"{RUN}.partition_upkeep",
         "unit/harvest/runtime/test_partition_upkeep.py::test_in_wal_mode_each_look_at_what_is_published_is_a_new_one",
@@ -341,13 +332,13 @@ MODULES: tuple[Noticed, ...] = (
             "    found = checkpoints.wal()\n\n    def lsn() -> int:\n",
         ),
     ),
-    _m(
+    noticed(
         "the backlog is counted from the shard that is farthest behind",
         f"{LITE}.range",
         "contract/test_range_store.py::test_the_backlog_is_that_of_all_shards_with_their_gaps[sqlite]",
         ("SqliteRangeStore.backlog", "min(after)", "max(after)"),
     ),
-    _m(
+    noticed(
         "what holders committed before they were looked for is to be seen",
         f"{PG}.two_databases",
         "unit/harvest/databases/test_two_databases.py::test_a_replica_is_waited_for_that_does_not_show_what_holders_committed",
@@ -358,37 +349,37 @@ MODULES: tuple[Noticed, ...] = (
         ),
         ("TwoDatabasesStore.holders", "return holders", "return self._primary.holders()"),
     ),
-    _m(
+    noticed(
         "who is used again after a close is not cancelled",
         f"{PG}.two_databases",
         "unit/harvest/databases/test_two_databases.py::test_who_was_cancelled_and_closed_waits_again_when_it_is_used_again",
         ("TwoDatabasesStore.close", "self._cancelled.clear()", "pass"),
     ),
-    _m(
+    noticed(
         "every partition has a leader when a topic has been made",
         f"{CLIENT}.topics",
         "unit/marshal_py/client/test_topics.py::test_every_partition_is_waited_for_until_it_has_a_leader",
         ("_await_leaders", "all(part.leader", "any(part.leader"),
     ),
-    _m(
+    noticed(
         "the topic of snapshots has as many partitions",
         f"{CLIENT}.topics",
         "unit/marshal_py/client/test_topics.py::test_snapshots_have_as_many_partitions_as_the_topic_that_was_there",
         ("create_topics", 'choices["partitions"] = len(there.partitions)', "pass"),
     ),
-    _m(
+    noticed(
         "brokers without ids tell none",
         f"{CLIENT}.topic_watch",
         "unit/marshal_py/client/test_topic_watch.py::test_brokers_without_ids_tell_none",
         ("TopicWatch._take", "None if topic_id == _NO_ID else topic_id", "topic_id"),
     ),
-    _m(
+    noticed(
         "a genesis is looked for behind the records of others",
         f"{CLIENT}.genesis",
         "unit/marshal_py/client/test_genesis.py::test_what_the_first_records_tell_is_found_behind_those_of_others",
         ("counts_told", "continue", "break"),
     ),
-    _m(
+    noticed(
         "a partition without a leader has not ended",
         f"{CLIENT}.log_metadata",
         "unit/marshal_py/client/test_log_metadata.py::test_a_partition_without_a_leader_is_asked_for_again",
@@ -398,7 +389,7 @@ MODULES: tuple[Noticed, ...] = (
             "p.offset >= 0 or which >= 0",
         ),
     ),
-    _m(
+    noticed(
         "snapshots that may be read again are not denied",
         f"{CLIENT}.log_metadata",
         "unit/marshal_py/client/test_log_metadata.py::test_snapshots_that_are_to_be_seen_again_are_not_denied_any_more",
@@ -408,7 +399,7 @@ MODULES: tuple[Noticed, ...] = (
             "found = None",
         ),
     ),
-    _m(
+    noticed(
         "a signal stops all that run",
         f"{CLIENT}.signals",
         "unit/marshal_py/client/test_signals.py::test_ctrl_c_stops_all_that_run_and_a_second_one_waits_for_none",
@@ -419,25 +410,25 @@ MODULES: tuple[Noticed, ...] = (
             "    if not any(requests.take(number) for requests in list(_entered)):",
         ),
     ),
-    _m(
+    noticed(
         "topics are gone after looks in a row",
         f"{CONSUMER}.topics",
         "unit/marshal_py/consumer/test_topics.py::test_a_topic_is_gone_when_looks_in_a_row_have_not_found_it",
         ("Topics._look", "if t not in found}", "}"),
     ),
-    _m(
+    noticed(
         "an id that is not told is no other id",
         f"{CONSUMER}.topics",
         "unit/marshal_py/consumer/test_fetcher.py::test_there_is_another_when_a_topic_has_another_id",
         ("Topics.note_ids", " if new}", "}"),
     ),
-    _m(
+    noticed(
         "an offset that is not told is not the start",
         f"{CONSUMER}.transactions",
         "unit/marshal_py/consumer/test_transactions.py::test_an_offset_that_is_not_told_is_asked_for_again_and_no_reason_to_begin_at_the_start",
         ("Transactions._open", "if found.error is not None:", "if found is None:"),
     ),
-    _m(
+    noticed(
         "others are fenced before it is read how far they came",
         f"{CONSUMER}.transactions",
         "unit/marshal_py/consumer/test_transactions.py::test_others_are_fenced_before_it_is_read_how_far_they_came",
@@ -453,19 +444,19 @@ MODULES: tuple[Noticed, ...] = (
             "        if found.error is not None:",
         ),
     ),
-    _m(
+    noticed(
         "a position that another mirrored meanwhile is mirrored again",
         f"{CONSUMER}.offset_mirror",
         "unit/marshal_py/consumer/test_offset_mirror.py::test_what_has_moved_is_written_and_what_comes_back_too",
         ("OffsetMirror._round", "self._written = now", "self._written |= now"),
     ),
-    _m(
+    noticed(
         "claims that are about to be released are mirrored",
         f"{CONSUMER}.offset_mirror",
         "unit/marshal_py/consumer/test_offset_mirror.py::test_what_was_held_at_the_end_is_written_after_it_was_released",
         ("OffsetMirror.keep", "self._claims = lambda: claims", "pass"),
     ),
-    _m(
+    noticed(
         "who has not read to the end does not end as if he had",
         f"{CLIENT}.kafka_clients",
         "unit/marshal_py/client/test_read_to_end.py::test_who_has_not_read_all_does_not_end_as_if_he_had",
@@ -475,7 +466,7 @@ MODULES: tuple[Noticed, ...] = (
             "return",
         ),
     ),
-    _m(
+    noticed(
         "the cause is told when the time is up",
         f"{CLIENT}.log_metadata",
         "unit/marshal_py/client/test_log_metadata.py::test_the_cause_is_told_whenever_the_time_is_up",
@@ -485,31 +476,31 @@ MODULES: tuple[Noticed, ...] = (
             "            if True:\n                self._pause(deadline, ",
         ),
     ),
-    _m(
+    noticed(
         "a process of another group is no twin",
         f"{CONSUMER}.assignment",
         "unit/marshal_py/consumer/test_assignment.py::test_whoever_is_of_another_group_or_name_is_no_twin",
         ("Assignment._on_events", "and event.group_id == me.group_id", ""),
     ),
-    _m(
+    noticed(
         "a twin that is silent has gone",
         f"{CONSUMER}.assignment",
         "unit/marshal_py/consumer/test_assignment.py::test_a_twin_that_has_gone_or_that_was_started_anew_is_waited_for",
         ("Assignment._look_for_a_twin", " or now_s - last_s > 2 * interval_s", ""),
     ),
-    _m(
+    noticed(
         "a commit that one partition refuses has failed",
         f"{ADMIN}.positions",
         "unit/marshal_py/admin/test_positions.py::test_a_commit_that_one_partition_refuses_has_failed",
         ("write_committed_offsets", "if written.error is not None:", "if written is None:"),
     ),
-    _m(
+    noticed(
         "after the last message there is none so young",
         f"{ADMIN}.positions",
         "unit/marshal_py/admin/test_positions.py::test_after_the_last_message_there_is_none_so_young",
         ("offsets_at", "None if offset < 0 else offset", "offset"),
     ),
-    _m(
+    noticed(
         "a recovery goes by the newest snapshot",
         f"{ADMIN}.log_recovery",
         "unit/marshal_py/admin/test_log_recovery.py::test_the_newest_snapshot_that_can_be_read_counts",
@@ -519,31 +510,31 @@ MODULES: tuple[Noticed, ...] = (
             "newest.setdefault(found.coordinator, found.snapshot.restore())",
         ),
     ),
-    _m(
+    noticed(
         "a slot that nobody holds shows",
         f"{ADMIN}.lag",
         "unit/marshal_py/admin/test_lag.py::test_a_slot_that_nobody_holds_or_a_dead_member_shows",
         ("_together", "if all(part.holder is not None for part in parts)", "if holders"),
     ),
-    _m(
+    noticed(
         "a lag that one slot does not tell is not known",
         f"{ADMIN}.lag",
         "unit/marshal_py/admin/test_lag.py::test_what_one_slot_does_not_tell_is_not_known",
         ("_together", "max(lags) if is_known", "max(lags) if lags"),
     ),
-    _m(
+    noticed(
         "count and sum are two numbers",
         "marshal_py.telemetry.opentelemetry",
         "unit/marshal_py/telemetry/test_opentelemetry.py::test_each_number_has_an_instrument_of_its_own_until_the_block_ends",
         ("_Look._observe", "if suffix and sample.name != name + suffix:", "if sample is None:"),
     ),
-    _m(
+    noticed(
         "what has ended says nothing more",
         "marshal_py.telemetry.opentelemetry",
         "unit/marshal_py/telemetry/test_opentelemetry.py::test_each_number_has_an_instrument_of_its_own_until_the_block_ends",
         ("_Look.close", "self._closed = True", "pass"),
     ),
-    _m(
+    noticed(
         "a pause that ends too early is made longer",
         f"{ADMIN}.group_admin",
         "unit/marshal_py/admin/test_group_admin.py::test_a_group_is_paused_for_as_long_as_the_block_may_take",
@@ -553,7 +544,7 @@ MODULES: tuple[Noticed, ...] = (
             "before is not None",
         ),
     ),
-    _m(
+    noticed(
         "what was claimed at most once does not come again in other slots",
         f"{ADMIN}.group_admin",
         "unit/marshal_py/admin/test_group_admin.py::test_all_go_on_where_the_last_was_or_at_most_once_where_the_first_was",
@@ -563,19 +554,19 @@ MODULES: tuple[Noticed, ...] = (
             "min(known.values()) if is_claimed else",
         ),
     ),
-    _m(
+    noticed(
         "what is fatal is no outage",
         f"{CLIENT}.kafka_clients",
         "unit/marshal_py/client/test_connection_errors.py::test_what_cannot_be_mended_is_kept_apart_from_outages",
         ("connect", "error.fatal() or error.code() in FINAL", "error.code() in FINAL"),
     ),
-    _m(
+    noticed(
         "the end of one does not keep a signal from others",
         f"{CLIENT}.signals",
         "unit/marshal_py/client/test_signals.py::test_the_end_of_one_does_not_keep_ctrl_c_from_the_others",
         ("StopRequests.__exit__", "if not _entered and signal.getsignal", "if signal.getsignal"),
     ),
-    _m(
+    noticed(
         "callbacks are called while an answer is awaited",
         f"{CLIENT}.topic_watch",
         "unit/marshal_py/client/test_topic_watch.py::test_while_an_answer_is_awaited_callbacks_are_called",
@@ -585,31 +576,31 @@ MODULES: tuple[Noticed, ...] = (
             "",
         ),
     ),
-    _m(
+    noticed(
         "who is not well says so by the status",
         "marshal_py.telemetry.status_server",
         "unit/marshal_py/telemetry/test_consumer_status.py::test_health_and_metrics_over_http",
         ("_Handler.do_GET", '200 if health["ok"] else 503', "200 if health else 503"),
     ),
-    _m(
+    noticed(
         "nobody waits at a server that has been closed",
         "marshal_py.telemetry.status_server",
         "unit/marshal_py/telemetry/test_consumer_status.py::test_nobody_waits_at_a_server_that_has_been_closed",
         ("StatusServer.close", "self._server.server_close()", "pass"),
     ),
-    _m(
+    noticed(
         "a full window says that there may be more",
         f"{LITE}.range",
         "contract/test_range_store.py::test_a_window_has_the_lowest_ids_in_order_with_their_contents[sqlite]",
         ("SqliteRangeStore.read", "gaps, len(found) == limit", "gaps, len(found) > limit"),
     ),
-    _m(
+    noticed(
         "what is committed in the primary is no orphan",
         "harvest.outbox.outbound_stasher",
         "integration/harvest/databases/test_two_databases.py::test_orphans_are_archived_when_they_are_old",
         ("archive_orphans", "count += len(orphans)", "count += len(ids)"),
     ),
-    _m(
+    noticed(
         "positions are restored when they are seen to be",
         f"{ADMIN}.log_recovery",
         "unit/marshal_py/admin/test_log_recovery.py::test_positions_are_restored_when_they_are_seen_to_be",

@@ -1,0 +1,9 @@
+"""Bugs in commands, dashboard, telemetry and started servers, each with its test (see `modules`)."""
+
+from __future__ import annotations
+
+from tests.mutation.mutants.noticed import Noticed
+
+__all__ = ["COMMANDS"]
+
+COMMANDS: tuple[Noticed, ...] = ()
