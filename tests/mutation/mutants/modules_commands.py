@@ -1,4 +1,4 @@
-"""Bugs in commands, dashboard, telemetry and started servers, each with its test (see `modules`)."""
+"""Bugs in commands, dashboard, telemetry and started servers, each with a test (see `modules`)."""
 
 from __future__ import annotations
 
