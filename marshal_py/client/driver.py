@@ -447,11 +447,15 @@ class Driver:
         """
         if self.settings.wire == "text":
             return
-        deadline = time.monotonic() + self.settings.connect_timeout_ms / 1000
+        timeout_s = self.settings.connect_timeout_ms / 1000
+        deadline = time.monotonic() + timeout_s
+        if any(self.world.states[p].identity is None for p in self.reader.partitions):
+            # The replay may have taken long: others may have founded the log meanwhile.
+            self.reader.catch_up(timeout_s, progress=self._check_closing)
         for p in self.reader.partitions:
             state = self.world.states[p]
             if state.identity is None:
-                self.reader.check_founding(self.settings.connect_timeout_ms / 1000)
+                self.reader.check_founding(timeout_s)
             seq, again_s = FIRST_GENESIS_SEQ, 0.0
             while self._needs_genesis(state):
                 if time.monotonic() >= again_s:

@@ -352,6 +352,17 @@ class LogReader:
             if progress is not None:
                 progress(self.replayed, total)
 
+    def catch_up(
+        self, timeout_s: float, *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Ask where the log ends by now, and replay up to there.
+
+        Raises `Truncated`, `LogHole`, `BrokerUnavailable` after `timeout_s` without an answer.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._ends = self._metadata.next_offsets(self.topic, self.partitions, deadline)
+        self.replay(progress=progress)
+
     def history(self, *, events: bool = True) -> Iterator[tuple[list[Any], list[Batch]]]:
         """Replay up to the ends that `open` saw, and show what was read: (messages, batches).
 

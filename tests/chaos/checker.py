@@ -47,6 +47,8 @@ EXPLAINED: dict[str, set[str]] = {
     "flapping": BETWEEN_CLIENT_AND_LOG | {*KILLS, "group_pause"},
     "duplicate_client_id": {"duplicate_client"},
     "level": {"level_change"},
+    # Clients that begin together each send one (§5.16); a link may keep it back.
+    "second_genesis": BETWEEN_CLIENT_AND_LOG,
     # What was on its way to the log that is gone arrives in the new one (§7.4).
     "impossible_version": {"topic_made_anew", "unclean_election"},
     "impossible_epoch": {"topic_made_anew", "unclean_election"},

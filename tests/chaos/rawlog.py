@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import mmh3
 import msgpack
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 __all__ = ["Claimed", "Fold", "Ranges", "Record", "coordinator", "read_topic"]
 
@@ -52,16 +52,14 @@ def read_topic(
             "log_level": 0,
         }
     )
+    deadline = time.monotonic() + timeout_s
     try:
         partitions = consumer.list_topics(topic, timeout=timeout_s).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
         found: dict[int, list[Record]] = {p: [] for p in partitions}
         # Of a partition that is written to all the time, Kafka tells no end.
-        ends = {
-            p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=timeout_s)[1]
-            for p in partitions
-        }
-        open_ends, deadline = set(partitions), time.monotonic() + timeout_s
+        ends = {p: _end(consumer, TopicPartition(topic, p), deadline) for p in partitions}
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        open_ends = set(partitions)
         while open_ends:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{topic} was not read to its end within {timeout_s:g} s")
@@ -77,6 +75,17 @@ def read_topic(
         return found
     finally:
         consumer.close()
+
+
+def _end(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
+    """Where a partition ends by now, also while its leadership moves."""
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=10)[1])
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            consumer.poll(0.2)
 
 
 @dataclass

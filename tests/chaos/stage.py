@@ -311,9 +311,15 @@ class Stage:
         log = ConfigResource(
             ResourceType.TOPIC, self.config.claims_log, incremental_configs=entries
         )
-        admin = self.kafka.admin()  # has to live until there is an answer
-        (future,) = admin.incremental_alter_configs([log]).values()
-        future.result(60)
+
+        def alter() -> bool:
+            admin = self.kafka.admin()  # has to live until there is an answer
+            (future,) = admin.incremental_alter_configs([log]).values()
+            future.result(20)
+            return True
+
+        if not wait_until(alter, 60):  # a broker may be going down, and its requests with it
+            raise TimeoutError(f"{self.config.claims_log} could not be altered within 60 s")
 
     def _claims_partitions(self) -> dict[int, Any]:
         name = self.config.claims_log

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final, LiteralString
 
-import psycopg
 from psycopg import sql
 
 from harvest.core.dead_letters import BadRow, Key, missing_topic_pattern
@@ -29,7 +28,7 @@ from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.attempts import attempts_name
 from harvest.databases.postgres.table import PostgresTable, UnreadableRows, readable
-from harvest.errors import SchemaError, StoreUnavailable, TableMissing
+from harvest.errors import SchemaError, TableMissing
 
 __all__ = ["PostgresDeadLetters"]
 
@@ -437,12 +436,9 @@ class PostgresDeadLetters(PostgresTable):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        try:
-            with self._connected().transaction():
-                self._execute(self._format(_LOCK))
-                yield
-        except psycopg.Error as error:  # of BEGIN or COMMIT; statements have errors of their own
-            raise StoreUnavailable(f"the database broke off a transaction: {error}") from error
+        with super()._transaction():
+            self._execute(self._format(_LOCK))
+            yield
 
     def _forget(self) -> None:
         self._there = False

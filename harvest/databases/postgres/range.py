@@ -320,7 +320,7 @@ class PostgresRangeStore(PostgresSources):
 
     def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
         """See `RangeStore.rewrite`."""
-        with self._connected().transaction():
+        with self._transaction():
             self._execute(self._range_sql("DELETE FROM {positions}"))
             self._execute(self._range_sql(_SET_LAYOUT), (_LAYOUT, shards))
             for position in positions:
@@ -343,7 +343,7 @@ class PostgresRangeStore(PostgresSources):
             payload = sql.SQL("BYTEA" if value_type == "bytes" else "TEXT")
             rest = TableName((*self._table.parts[:-1], f"{self._table.table}_default"))
             names = {"table": self._identifier, "rest": sql.Identifier(*rest.parts)}
-            with self._connected().transaction():
+            with self._transaction():
                 self._execute(sql.SQL(_CREATE).format(payload=payload, **names))
                 self._execute(sql.SQL(_CREATE_DEFAULT).format(**names))
         self._execute(

@@ -47,7 +47,7 @@ class PostgresSources(PostgresTable, Registrations):
 
     def visit(self, token: str) -> Source:
         """See `SourceStore.visit`."""
-        with self._connected().transaction():
+        with self._transaction():
             self._execute(sql.SQL(_DURABLE))
             return super().visit(token)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import psycopg
@@ -369,6 +369,19 @@ class PostgresTable:
                 self.close()
             raise StoreUnavailable(f"the database broke off a statement: {_said(error)}") from error
         return cursor
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """A transaction. Raises `StoreUnavailable` when its beginning or its commit fails, too."""
+        connection = self._connected()
+        try:
+            with connection.transaction():
+                yield
+        except psycopg.Error as error:  # statements have errors of their own
+            if connection.broken:
+                self.close()
+            text = f"the database broke off a transaction: {_said(error)}"
+            raise StoreUnavailable(text) from error
 
     # --- Rows that cannot be read ---
 

@@ -26,6 +26,26 @@ MODULES: tuple[Noticed, ...] = (
     *COORDINATION,
     *COMMANDS,
     noticed(
+        "who replayed for long looks again before it founds a log",
+        f"{CLIENT}.driver",
+        "integration/marshal_py/client/test_topic_made_anew.py::test_who_replayed_for_long_founds_no_log_that_others_have_founded_meanwhile",
+        (
+            "Driver._found",
+            "self.reader.catch_up(timeout_s, progress=self._check_closing)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "a transaction that does not begin, or is not committed, is told as what it is",
+        f"{PG}.table",
+        "integration/harvest/databases/test_lost_sessions.py::test_an_ended_session_is_told_and_the_next_call_has_a_new_one[visit]",
+        (
+            "PostgresTable._transaction",
+            "except psycopg.Error as error:",
+            "except ZeroDivisionError as error:",
+        ),
+    ),
+    noticed(
         "who moves rows aside and back locks the table",
         f"{PG}.dead_letters",
         "contract/test_dead_letters.py::test_nothing_begins_to_wait_behind_a_row_that_is_being_put_back[postgres]",

@@ -310,15 +310,41 @@ def test_a_client_founds_a_log_that_has_no_genesis_and_claims_after_it(
     fill(kafka, topic, [(0, b"x"), (1, b"x")])  # somebody was here, but nobody who founds logs
     clients = [client(f"c{n}") for n in range(3)]
     claim = clients[0].claim("t", 0, timeout_s=60)
-    home = clients[0]._driver.claimant.home
-    config = {"bootstrap.servers": kafka.bootstrap_servers}
-    ends = {home: clients[0]._driver.world.states[home].next_offset}
-    values = [
-        message.value()
-        for message in read_to_end(config, topic, {home: 0}, ends, time.monotonic() + 60)
-    ]
-    genesis = decode(values[1])
-    assert isinstance(genesis, Genesis)
+    genesis, *others = geneses(kafka, topic, clients[0])
     assert (genesis.previous, genesis.partitions) == ("", 2)
     assert claim.epoch > genesis.base
-    assert {c._driver.world.states[home].identity for c in clients} == {genesis.identity}
+    assert {identity_of(c) for c in clients} == {genesis.identity}
+    assert others == []
+
+
+@spec("C-46")
+def test_who_replayed_for_long_founds_no_log_that_others_have_founded_meanwhile(
+    kafka: EmbeddedKafka, topic: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(kafka, topic, [(0, b"x"), (1, b"x")])
+    replay, first = LogReader.replay, []
+
+    def and_another_begins(self: LogReader, **options: Any) -> None:
+        replay(self, **options)
+        monkeypatch.setattr(LogReader, "replay", replay)
+        first.append(client("first"))
+
+    monkeypatch.setattr(LogReader, "replay", and_another_begins)
+    late = client("late")
+    late.claim("t", 0, timeout_s=60)
+    assert [genesis.client_id for genesis in geneses(kafka, topic, late)] == ["first"]
+    assert identity_of(late) == identity_of(*first)
+
+
+def identity_of(client: Marshal) -> str | None:
+    return client._driver.world.states[client._driver.claimant.home].identity
+
+
+def geneses(kafka: EmbeddedKafka, topic: str, client: Marshal) -> list[Genesis]:
+    """Of the coordination partition that a client reads, up to where it is."""
+    home = client._driver.claimant.home
+    config = {"bootstrap.servers": kafka.bootstrap_servers}
+    ends = {home: client._driver.world.states[home].next_offset}
+    read = read_to_end(config, topic, {home: 0}, ends, time.monotonic() + 60)
+    records = [decode(message.value()) for message in read if message.value() != b"x"]
+    return [record for record in records if isinstance(record, Genesis)]
