@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from harvest.config.load import parse
 from harvest.core.failure import Failure
 from harvest.core.row import Row
 from harvest.core.wal import Chunk, ReadDone
-from harvest.core.wal_position import WalPosition
-from harvest.errors import SinkUnavailable
+from harvest.core.wal_position import WalPosition, format_lsn
+from harvest.errors import CheckpointError, ConfigurationError, SinkUnavailable
 from harvest.runtime import slot_changes as module
 
 CONFIG = parse(
@@ -120,3 +121,79 @@ def test_who_was_interrupted_publishes_the_whole_table_when_it_is_repeated(
     assert renew(sink).rows == 4
     assert sink.rows == [1, 2, 3, 4]
     assert sink.lsn() == END.lsn
+
+
+@pytest.mark.parametrize("found", [None, BEGIN])
+def test_a_slot_that_begins_now_leaves_the_table_and_moves_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, found: WalPosition | None
+) -> None:
+    class Made(Source):
+        slot = SimpleNamespace(state=lambda: None, drop=lambda: True)
+        options = CONFIG.wal.options()
+
+        def create_publication(self) -> None: ...
+
+    sink = Sink(found)
+    monkeypatch.setattr(module, "alone", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(module, "make_sink", lambda _: sink)
+    monkeypatch.setattr(module, "make_wal_source", lambda _: Made())
+    assert module.renew_slot(CONFIG, publish_table=False) == module.Renewal(
+        None, 0, format_lsn(END.lsn)
+    )
+    assert (sink.rows, sink.lsn()) == ([], END.lsn)
+
+
+def test_rows_are_not_published_past_those_that_are_set_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+
+    def letters(count: int) -> Any:
+        return SimpleNamespace(count=lambda: count, close=lambda: closed.append("closed"))
+
+    monkeypatch.setattr(module, "make_dead_letters", lambda _: letters(2))
+    with pytest.raises(ConfigurationError, match=r"outbox has 2 dead letters.*first, or leave"):
+        module.refuse_dead_letters(CONFIG, ", or leave them")
+    monkeypatch.setattr(module, "make_dead_letters", lambda _: letters(0))
+    module.refuse_dead_letters(CONFIG)
+    assert closed == ["closed", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("found", "refused", "goes_on"),
+    [
+        (BEGIN.encode(), None, True),
+        (BEGIN.encode(), CheckpointError("the slot was made anew"), False),
+        (BEGIN.encode(), ConfigurationError("the slot is lost"), False),
+        ("no position", None, False),
+        (None, None, False),
+    ],
+)
+def test_a_slot_goes_on_where_the_position_is_in_it(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, refused: Exception | None, goes_on: bool
+) -> None:
+    closed: list[str] = []
+
+    def begin(position: WalPosition) -> None:
+        assert position == BEGIN
+        if refused is not None:
+            raise refused
+
+    source = SimpleNamespace(begin=begin, close=lambda: closed.append("closed"))
+    monkeypatch.setattr(module, "make_wal_source", lambda _: source)
+    assert module.goes_on(CONFIG, found) is goes_on
+    assert closed == (["closed"] if found == BEGIN.encode() else [])
+
+
+def test_columns_that_only_wal_mode_reads_are_not_left_to_another_mode() -> None:
+    config = CONFIG.model_copy(update={"wal": CONFIG.wal.model_copy(update={"layout": "debezium"})})
+    with pytest.raises(ConfigurationError, match="has the columns of debezium"):
+        module.leave_slot(config, None)
+
+
+def test_a_table_without_ids_in_order_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "alone", lambda *_: pytest.fail("nothing is changed"))
+    for changes in ({"layout": "debezium"}, {"source": "message"}):
+        config = CONFIG.model_copy(update={"wal": CONFIG.wal.model_copy(update=changes)})
+        with pytest.raises(ConfigurationError, match="--publish-table is for tables of goharvest"):
+            module.renew_slot(config, publish_table=True)
