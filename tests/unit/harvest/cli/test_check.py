@@ -18,6 +18,7 @@ from harvest.core.interfaces.mark_store import Finding
 from harvest.core.range_checkpoint import Position
 from harvest.core.table_name import TableName
 from harvest.databases.registry import database
+from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.errors import SinkUnavailable
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
@@ -135,6 +136,21 @@ def test_a_warning_is_no_failure(world: World) -> None:
     world.init()
     world.kafka.append(Finding("topic", "warning", "set min.insync.replicas to 2"))
     assert world.report()["ok"] is True
+
+
+def test_a_warning_of_the_database_keeps_nothing_from_being_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checked(store: SqliteMarkStore) -> list[Finding]:
+        del store
+        return [Finding("durability", "warning", "a crash undoes commits")]
+
+    world.init(rows=2)
+    monkeypatch.setattr(SqliteMarkStore, "check", checked)
+    report = world.report()
+    assert (report["ok"], report["backlog_rows"]) == (True, 2)
+    assert subjects(report)[-1] == "registration"
+    assert world.topics == ["orders"]
 
 
 def test_with_destinations_the_column_names_no_topics_of_kafka(world: World) -> None:
