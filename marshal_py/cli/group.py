@@ -488,7 +488,8 @@ def _parse_numbers(text: str | None) -> list[int] | None:
     found: set[int] = set()
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        numbers = first.isdecimal() and (not dash or last.isdecimal())
+        if not numbers or int(last or first) < int(first):  # 5-3 would be none at all
             raise ConfigurationError(f"--partitions {text!r} must be numbers such as 0,3 or 0-5")
         found.update(range(int(first), int(last or first) + 1))
     return sorted(found)

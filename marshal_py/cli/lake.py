@@ -216,7 +216,7 @@ def report(
         from marshal_py.spark.lake.report import render_lake
         from marshal_py.spark.lake.tables import Lake
 
-        last = _days(until, None)[0]
+        last = _yesterday() if until is None else _date("--until", until)
         out.write_text(render_lake(_session(master, place), Lake.at(place), last, days))
         if as_json:
             print_json({"lake": place, "report": str(out), "last": str(last), "days": days})
@@ -235,8 +235,12 @@ def _today() -> dt.date:
     return dt.datetime.now(dt.UTC).date()
 
 
+def _yesterday() -> dt.date:
+    return _today() - dt.timedelta(1)
+
+
 def _days(day: str | None, until: str | None) -> list[dt.date]:
-    first = _today() - dt.timedelta(1) if day is None else _date("--day", day)
+    first = _yesterday() if day is None else _date("--day", day)
     last = first if until is None else _date("--until", until)
     if last < first:
         raise ConfigurationError(f"--until {last} is before --day {first}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.formatting import count
+from marshal_py.admin.formatting import count, safe
 from marshal_py.admin.log_recovery import Recovery, recover_log
 from marshal_py.cli.command import command
 from marshal_py.cli.options import JsonFlag
@@ -80,8 +80,8 @@ def _print(done: Recovery) -> None:
         made = table("GROUP", "TOPIC", "POSITION", "NOW", "FROM", right=right)
         for row in done.positions:
             made.add_row(
-                row.group_id,
-                f"{row.topic}/{row.partition}",
+                safe(row.group_id),
+                f"{safe(row.topic)}/{row.partition}",
                 str(row.position),
                 "–" if row.present < 0 else str(row.present),
                 row.source,

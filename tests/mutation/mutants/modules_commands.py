@@ -2,8 +2,441 @@
 
 from __future__ import annotations
 
-from tests.mutation.mutants.noticed import Noticed
+from tests.mutation.mutants.noticed import Noticed, noticed
 
 __all__ = ["COMMANDS"]
 
-COMMANDS: tuple[Noticed, ...] = ()
+CLI = "marshal_py.cli"
+OF_CLI = "unit/marshal_py/cli"
+
+COMMANDS: tuple[Noticed, ...] = (
+    noticed(
+        "the log is trimmed only with --yes",
+        f"{CLI}.trim",
+        f"{OF_CLI}/test_trim.py::test_without_yes_it_only_says_what_would_go",
+        ("trim", "if yes:", "if cuts:"),
+    ),
+    noticed(
+        "a log is recovered only with --yes",
+        f"{CLI}.recover",
+        f"{OF_CLI}/test_recover.py::test_without_yes_it_is_a_dry_run_that_says_so",
+        ("recover", "apply=yes", "apply=True"),
+    ),
+    noticed(
+        "an epoch that a fence has seen is passed on to the recovery",
+        f"{CLI}.recover",
+        f"{OF_CLI}/test_recover.py::test_with_yes_it_is_done_as_it_was_asked_for",
+        ("recover", "above=above", "above=None"),
+    ),
+    noticed(
+        "a group's name is no markup where a log is recovered",
+        f"{CLI}.recover",
+        f"{OF_CLI}/test_recover.py::test_names_of_groups_and_topics_are_shown_as_they_are",
+        ("_print", "safe(row.group_id)", "row.group_id"),
+    ),
+    noticed(
+        "status is a finding only where a check was asked for",
+        f"{CLI}.status",
+        f"{OF_CLI}/test_status.py::test_only_a_check_that_finds_something_is_exit_code_1",
+        ("status", "if check and found.attention:", "if found.attention:"),
+    ),
+    noticed(
+        "a check is no less one with --json",
+        f"{CLI}.status",
+        f"{OF_CLI}/test_status.py::test_only_a_check_that_finds_something_is_exit_code_1",
+        ("status", "print_json(asdict(found))", "return print_json(asdict(found))"),
+    ),
+    noticed(
+        "what a client says of its error is no markup",
+        f"{CLI}.status",
+        f"{OF_CLI}/test_status.py::test_names_of_strangers_are_shown_as_they_are",
+        ("_print", "safe(f.error)", "f.error"),
+    ),
+    noticed(
+        "a partition without a snapshot is told, too",
+        f"{CLI}.status",
+        f"{OF_CLI}/test_status.py::test_what_snapshots_there_are_is_told_of_each_partition",
+        ("_print_snapshots", "for s in found.snapshots:", "for s in written:"),
+    ),
+    noticed(
+        "a lag of just the maximum is none above it",
+        f"{CLI}.lag",
+        f"{OF_CLI}/test_lag.py::test_above_the_maximum_is_exit_code_1",
+        ("lag", "_behind(row) > max_lag", "_behind(row) >= max_lag"),
+    ),
+    noticed(
+        "without a position, all that there is is behind",
+        f"{CLI}.lag",
+        f"{OF_CLI}/test_lag.py::test_where_no_position_was_stored_all_that_there_is_counts",
+        (
+            "_behind",
+            "row.next_offset - row.first_offset if row.lag is None else row.lag",
+            "row.lag or 0",
+        ),
+    ),
+    noticed(
+        "a topic that no group consumes is told from one without lag",
+        f"{CLI}.lag",
+        f"{OF_CLI}/test_lag.py::test_a_topic_that_no_group_consumes_is_no_lag_of_0",
+        ("lag", "if topic is not None and not rows:", "if topic is not None and rows is None:"),
+    ),
+    noticed(
+        "warnings of a verification count if it is strict",
+        f"{CLI}.verify",
+        f"{OF_CLI}/test_verify.py::test_errors_are_exit_code_1_and_warnings_only_if_it_is_strict",
+        ("verify", "not verdict.ok or (strict and verdict.findings)", "not verdict.ok"),
+    ),
+    noticed(
+        "errors of a verification are shown before warnings",
+        f"{CLI}.verify",
+        f"{OF_CLI}/test_verify.py::test_errors_come_before_warnings_each_with_its_meaning",
+        ("_print", "key=lambda f: (f.level, f.at_ms)", "key=lambda f: f.at_ms"),
+    ),
+    noticed(
+        "a warning of the doctor is exit code 1",
+        f"{CLI}.doctor",
+        f"{OF_CLI}/test_doctor.py::test_warnings_and_errors_are_exit_code_1",
+        ("doctor", 'c.level in ("warning", "error")', 'c.level == "error"'),
+    ),
+    noticed(
+        "the doctor says how to mend what is wrong",
+        f"{CLI}.doctor",
+        f"{OF_CLI}/test_doctor.py::test_what_is_wrong_is_told_with_why_and_how_to_mend_it",
+        ("_print", "if check.fix:", "if check.fix and everything:"),
+    ),
+    noticed(
+        "the last message of a range is the one before its end",
+        f"{CLI}.claims",
+        f"{OF_CLI}/test_claims.py::test_an_open_range_is_told_with_its_messages_and_its_grants",
+        ("_messages", "{end - 1}", "{end}"),
+    ),
+    noticed(
+        "a claim's silence is at least so long where no more is known",
+        f"{CLI}.claims",
+        f"{OF_CLI}/test_claims.py::test_silence_is_at_least_so_long_where_that_is_all_that_is_known",
+        ("claims", "'>' if row.silence_at_least else ''", "''"),
+    ),
+    noticed(
+        "a group that is paused says so without a time, too",
+        f"{CLI}.groups",
+        f"{OF_CLI}/test_groups.py::test_a_group_is_told_with_what_is_not_as_usual",
+        ("_notes", "elif group.paused:", "elif group.paused and not notes:"),
+    ),
+    noticed(
+        "what a member wants is no markup",
+        f"{CLI}.groups",
+        f"{OF_CLI}/test_groups.py::test_a_member_is_told_with_how_long_it_is_silent_at_least",
+        ("member_table", 'safe(", ".join(m.wants or ()))', '", ".join(m.wants or ())'),
+    ),
+    noticed(
+        "a missing topic is the environment's fault",
+        f"{CLI}.exit_codes",
+        f"{OF_CLI}/test_exit_codes.py::test_an_error_is_one_line_and_the_code_that_says_whose_it_is",
+        ("exit_code", "ENVIRONMENT if isinstance(error, TopicMissing) else ", ""),
+    ),
+    noticed(
+        "Ctrl-C is not the end that was wanted",
+        f"{CLI}.exit_codes",
+        f"{OF_CLI}/test_exit_codes.py::test_ctrl_c_is_130_without_a_word",
+        ("errors_as_exit_codes", "raise typer.Exit(INTERRUPTED)", "raise typer.Exit(0)"),
+    ),
+    noticed(
+        "what strangers wrote into an error is no markup",
+        f"{CLI}.exit_codes",
+        f"{OF_CLI}/test_exit_codes.py::test_what_strangers_wrote_into_an_error_is_shown_as_it_is",
+        ("fail", "map(safe, message.splitlines())", "message.splitlines()"),
+    ),
+    noticed(
+        "a flag after the command's name wins over one before it",
+        f"{CLI}.command",
+        f"{OF_CLI}/test_command.py::test_a_flag_after_the_name_wins_over_one_before_it_and_that_over_the_environment",
+        ("command", "mine.over(ctx.obj or Flags())", "(ctx.obj or Flags()).over(mine)"),
+    ),
+    noticed(
+        "the environment names a file of settings",
+        f"{CLI}.command",
+        f"{OF_CLI}/test_command.py::test_the_environment_says_what_no_flag_does",
+        ("global_flags", "config_file=Path(config) if config else None,", ""),
+    ),
+    noticed(
+        "snapshots are in a topic of their own",
+        f"{CLI}.snapshot",
+        f"{OF_CLI}/test_snapshot.py::test_what_was_written_is_told_of_each_partition",
+        ("snapshot", "connection.snapshot_topic", "connection.topic"),
+    ),
+    noticed(
+        "a moment to come is refused",
+        f"{CLI}.options",
+        f"{OF_CLI}/test_options.py::test_what_is_to_come_has_no_state_yet",
+        ("moment", "if found_ms > now_ms:", "if found_ms < 0:"),
+    ),
+    noticed(
+        "the latest of a history is shown, not the first",
+        f"{CLI}.explain",
+        f"{OF_CLI}/test_explain.py::test_the_latest_of_what_was_before_is_shown_and_how_much_is_not",
+        ("_print", "before[-lines:]", "before[:lines]"),
+    ),
+    noticed(
+        "what happened at the very moment belongs to what was before it",
+        f"{CLI}.explain",
+        f"{OF_CLI}/test_explain.py::test_a_moment_divides_what_was_before_it_from_what_came_after",
+        ("_print", "e.at_ms <= at_ms]", "e.at_ms < at_ms]"),
+        ("_print", "e.at_ms > at_ms]", "e.at_ms >= at_ms]"),
+    ),
+    noticed(
+        "what was held once has been claimed",
+        f"{CLI}.explain",
+        f"{OF_CLI}/test_explain.py::test_what_nobody_ever_claimed_is_exit_code_1",
+        (
+            "explain",
+            "if not timeline.entries and status.epoch is None:",
+            "if status.epoch is None:",
+        ),
+    ),
+    noticed(
+        "slots are numbered from 0",
+        f"{CLI}.explain",
+        f"{OF_CLI}/test_explain.py::test_what_cannot_be_meant_is_exit_code_2",
+        ("_slot", "if slot >= slots:", "if slot > slots:"),
+    ),
+    noticed(
+        "a window lies around its moment",
+        f"{CLI}.tail",
+        f"{OF_CLI}/test_tail.py::test_a_window_lies_around_a_moment",
+        ("_window", "middle_ms + width_ms", "middle_ms"),
+    ),
+    noticed(
+        "who follows has no end",
+        f"{CLI}.tail",
+        f"{OF_CLI}/test_tail.py::test_what_cannot_be_meant_is_told_before_a_broker_is_asked",
+        ("tail", "if follow and until_ms is not None:", "if follow and until is not None:"),
+    ),
+    noticed(
+        "a window does not end before it begins",
+        f"{CLI}.tail",
+        f"{OF_CLI}/test_tail.py::test_a_window_begins_at_an_offset_or_a_time_and_ends_at_a_time",
+        ("_window", "until_ms < since_ms", "until_ms <= since_ms"),
+    ),
+    noticed(
+        "stale members come first",
+        f"{CLI}.top",
+        f"{OF_CLI}/test_top.py::test_what_is_stale_comes_first_and_is_counted_in_the_heading",
+        ("", '{"stale": 0, "unknown": 1, "fresh": 2}', '{"fresh": 0, "unknown": 1, "stale": 2}'),
+    ),
+    noticed(
+        "groups with stale claims come first",
+        f"{CLI}.top",
+        f"{OF_CLI}/test_top.py::test_what_is_stale_comes_first_and_is_counted_in_the_heading",
+        ("render", "(-g.stale, g.group)", "(g.stale, g.group)"),
+    ),
+    noticed(
+        "a picture fits the terminal",
+        f"{CLI}.top",
+        f"{OF_CLI}/test_top.py::test_members_have_the_rows_that_groups_leave",
+        ("render", "left -= min(len(groups), fit) + 3", "left -= 0"),
+    ),
+    noticed(
+        "settings of the second topic count, too",
+        f"{CLI}.topic",
+        f"{OF_CLI}/test_topic.py::test_settings_that_are_not_sound_are_exit_code_1",
+        (
+            "create",
+            "if any(result.differences for result in results):",
+            "if results[0].differences:",
+        ),
+    ),
+    noticed(
+        "a dry run sets no position",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_a_dry_run_sets_nothing",
+        ("_set_positions", "if dry_run:", "if dry_run and as_json:"),
+    ),
+    noticed(
+        "a group is forgotten only with --yes",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_a_group_is_forgotten_only_with_yes",
+        (
+            "forget",
+            "admin.forget(timeout_s=max(1.0, wait_s)) if yes else 0",
+            "admin.forget(timeout_s=max(1.0, wait_s))",
+        ),
+    ),
+    noticed(
+        "a group in use is a finding",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_what_somebody_still_uses_is_exit_code_1",
+        ("_admin", "fail(str(error), FINDING)", "raise"),
+    ),
+    noticed(
+        "a range of partitions has its last one",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_a_position_is_set_of_those_partitions_that_were_named",
+        ("_parse_numbers", "int(last or first) + 1", "int(last or first) + (not dash)"),
+    ),
+    noticed(
+        "a range of partitions that goes down is refused, as it would be none",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_what_are_no_partitions_is_refused",
+        ("_parse_numbers", "if not numbers or int(last or first) < int(first):", "if not numbers:"),
+    ),
+    noticed(
+        "a pause that waited in vain is exit code 1",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_a_pause_that_waited_in_vain_is_exit_code_1",
+        ("pause", "if held and wait_s:", "if held:"),
+    ),
+    noticed(
+        "a time of day is no duration of a pause",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_what_is_no_duration_is_no_pause",
+        ("_parse_duration_s", ' and not {*text} & {*":-"}', ""),
+    ),
+    noticed(
+        "nobody goes on in the future",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_where_nobody_can_go_is_refused",
+        ("_parse_target", "if moment_ms > now_ms + 1000:", "if moment_ms < 0:"),
+    ),
+    noticed(
+        "rehearsed slots are those that there are",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_slots_are_shown_rehearsed_and_set",
+        ("slots", "change.before if dry_run else change.after", "change.after"),
+    ),
+    noticed(
+        "SIGTERM is what it was when an admin's command has ended",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_sigterm_is_what_it_was_when_a_command_has_ended",
+        ("_admin", "signal.signal(signal.SIGTERM, before)", "pass"),
+    ),
+    noticed(
+        "the rules lead to the runbooks where they are served",
+        f"{CLI}.metrics",
+        f"{OF_CLI}/test_metrics.py::test_the_rules_lead_to_the_runbooks_where_they_are_served",
+        ("alerts", 'runbooks.rstrip("/") + "/"', 'runbooks + "/"'),
+    ),
+    noticed(
+        "an exporter that never had an answer ends",
+        f"{CLI}.metrics",
+        f"{OF_CLI}/test_metrics.py::test_brokers_that_do_not_answer_at_first_are_an_error_and_not_waited_for",
+        (
+            "serve",
+            "                raise\n            note",
+            "                return\n            note",
+        ),
+    ),
+    noticed(
+        "an exporter's address that is taken is told",
+        f"{CLI}.metrics",
+        f"{OF_CLI}/test_metrics.py::test_an_address_that_is_taken_is_told",
+        ("_listen", "except OSError as error:", "except ValueError as error:"),
+    ),
+    noticed(
+        "beyond this machine a token is made",
+        f"{CLI}.dashboard",
+        f"{OF_CLI}/test_dashboard.py::test_beyond_this_machine_nobody_gets_in_without_a_token",
+        (
+            "dashboard",
+            "given is None and (token or not is_loopback(host))",
+            "given is None and token",
+        ),
+    ),
+    noticed(
+        "a token of the operator's own is needed on this machine, too",
+        f"{CLI}.dashboard",
+        f"{OF_CLI}/test_dashboard.py::test_a_token_of_the_operators_own_is_needed_and_not_printed",
+        ("dashboard", "token=given or made,", "token=made,"),
+    ),
+    noticed(
+        "a token of the operator's own is not printed",
+        f"{CLI}.dashboard",
+        f"{OF_CLI}/test_dashboard.py::test_a_token_of_the_operators_own_is_needed_and_not_printed",
+        (
+            "dashboard",
+            "_announce(listener, host, made,",
+            "_announce(listener, host, given or made,",
+        ),
+    ),
+    noticed(
+        "a dashboard that ends leaves no socket behind",
+        f"{CLI}.dashboard",
+        f"{OF_CLI}/test_dashboard.py::test_it_is_told_where_it_listens_and_leaves_nothing_behind",
+        ("dashboard", "listener.close()", "pass"),
+    ),
+    noticed(
+        "an IPv6 address stands in brackets",
+        f"{CLI}.dashboard",
+        f"{OF_CLI}/test_dashboard.py::test_it_is_told_where_it_listens_and_leaves_nothing_behind",
+        ("_announce", "f'[{name}]' if ':' in name else name", "name"),
+    ),
+    noticed(
+        "a lake's days include the last one",
+        f"{CLI}.lake",
+        f"{OF_CLI}/test_lake.py::test_days_are_all_up_to_and_with_the_last",
+        ("_days", "range((last - first).days + 1)", "range(max(1, (last - first).days))"),
+    ),
+    noticed(
+        "a lake's day is yesterday by default",
+        f"{CLI}.lake",
+        f"{OF_CLI}/test_lake.py::test_by_default_it_is_yesterday_in_utc",
+        ("_yesterday", "_today() - dt.timedelta(1)", "_today()"),
+    ),
+    noticed(
+        "an option of the lake's report is named as it is called",
+        f"{CLI}.lake",
+        f"{OF_CLI}/test_lake.py::test_what_cannot_be_meant_is_refused_by_the_name_of_the_option",
+        ("report", '_date("--until", until)', '_date("--day", until)'),
+    ),
+    noticed(
+        "a day that is not as expected is exit code 1",
+        f"{CLI}.lake",
+        f"{OF_CLI}/test_lake.py::test_what_is_not_as_expected_is_exit_code_1",
+        ("run", "if not done.met:", "if not done.days:"),
+    ),
+    noticed(
+        "of two allowed kinds both are put up with",
+        f"{CLI}.audit",
+        f"{OF_CLI}/test_audit.py::test_an_anomaly_that_is_not_put_up_with_is_exit_code_1",
+        (
+            "audit",
+            "if any(kind not in allowed for kind in counted):",
+            "if allowed != set(counted) and counted:",
+        ),
+    ),
+    noticed(
+        "an audit's anomalies of earlier runs count, too",
+        f"{CLI}.audit",
+        f"{OF_CLI}/test_audit.py::test_an_anomaly_that_is_not_put_up_with_is_exit_code_1",
+        ("audit", 'document["new" if new_only else "all"]', 'document["new"]'),
+    ),
+    noticed(
+        "an audit samples as often as it is told, in milliseconds",
+        f"{CLI}.audit",
+        f"{OF_CLI}/test_audit.py::test_what_was_found_is_told",
+        ("audit", "int(sample_s * 1000)", "int(sample_s) * 1000"),
+    ),
+    noticed(
+        "a migration that cannot begin is exit code 1",
+        f"{CLI}.migrate",
+        f"{OF_CLI}/test_migrate.py::test_a_rehearsal_says_what_cannot_move_by_exit_code_1",
+        ("_dry_run", "    if bad:\n", "    if bad and not run.as_json:\n"),
+    ),
+    noticed(
+        "the interval of Go's clients is in seconds",
+        f"{CLI}.migrate",
+        f"{OF_CLI}/test_migrate.py::test_both_sides_are_opened_with_their_own_topic_and_nothing_is_given_up",
+        ("migrate", "interval_ms=interval_s * 1000", "interval_ms=interval_s"),
+    ),
+    noticed(
+        "a bridge that ends gives nothing up",
+        f"{CLI}.migrate",
+        f"{OF_CLI}/test_migrate.py::test_both_sides_are_opened_with_their_own_topic_and_nothing_is_given_up",
+        ("_open", "release=False", "release=True"),
+    ),
+    noticed(
+        "a topic to move that is not there is refused, others or not",
+        f"{CLI}.migrate",
+        f"{OF_CLI}/test_migrate.py::test_what_cannot_be_moved_is_refused",
+        ("_topics_to_move", "    if missing:\n", "    if missing and not found:\n"),
+    ),
+)

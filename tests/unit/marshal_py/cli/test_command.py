@@ -1,0 +1,59 @@
+"""The connection flags that every command has: before its name, after it, in the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from marshal_py.admin.connection import Connection
+from marshal_py.cli import snapshot as module
+from tests.support.marshal_command import without_brokers
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """The connections that the command `snapshot` was run with."""
+    found: list[Connection] = []
+
+    def write_snapshots(connection: Connection) -> tuple[str, list[dict[str, int]]]:
+        found.append(connection)
+        return "me", []
+
+    monkeypatch.setattr(module, "write_snapshots", write_snapshots)
+    return found
+
+
+def test_the_environment_says_what_no_flag_does(used: list[Connection], tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SSL\n")
+    done = without_brokers(
+        "snapshot",
+        MARSHAL_BOOTSTRAP_SERVERS="there:1",
+        MARSHAL_TOPIC="mine",
+        MARSHAL_CONFIG=str(file),
+    )
+    assert done.exit_code == 0
+    (connection,) = used
+    assert connection.topic == "mine"
+    assert connection.kafka["bootstrap.servers"] == "there:1"
+    assert connection.kafka["security.protocol"] == "SSL"
+    assert connection.timeout_s == 10
+
+
+def test_a_flag_after_the_name_wins_over_one_before_it_and_that_over_the_environment(
+    used: list[Connection],
+) -> None:
+    before = ["-b", "before:1", "--topic", "before", "--timeout", "3"]
+    without_brokers(*before, "snapshot", MARSHAL_TOPIC="environment")
+    without_brokers(*before, "snapshot", "-b", "after:1", "--topic", "after", "--timeout", "4")
+    assert [(c.kafka["bootstrap.servers"], c.topic, c.timeout_s) for c in used] == [
+        ("before:1", "before", 3),
+        ("after:1", "after", 4),
+    ]
+
+
+def test_without_brokers_it_is_told_how_to_name_them(used: list[Connection]) -> None:
+    done = without_brokers("snapshot", MARSHAL_BOOTSTRAP_SERVERS="")
+    assert (done.exit_code, used) == (2, [])
+    assert "-b HOST:PORT" in done.stderr

@@ -1,0 +1,62 @@
+"""How commands end: whose fault it is, in one line and an exit code."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from confluent_kafka import KafkaError, KafkaException
+
+from marshal_py.cli.exit_codes import errors_as_exit_codes
+from marshal_py.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    InvalidArgument,
+    LogHole,
+    TopicMissing,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidArgument("of the caller"), 2),
+        (ConfigurationError("of who configured it"), 2),
+        (LogHole("of the log"), 1),
+        (BrokerUnavailable("of the brokers"), 3),
+        (TopicMissing("of who did not make it"), 3),
+        (KafkaException(KafkaError(KafkaError._TRANSPORT, "no connection")), 3),
+        (KafkaException("no such setting"), 3),
+    ],
+)
+def test_an_error_is_one_line_and_the_code_that_says_whose_it_is(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as end, errors_as_exit_codes():
+        raise error
+    assert end.value.exit_code == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+
+
+def test_ctrl_c_is_130_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as end, errors_as_exit_codes():
+        raise KeyboardInterrupt
+    assert end.value.exit_code == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_what_strangers_wrote_into_an_error_is_shown_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(typer.Exit), errors_as_exit_codes():
+        raise InvalidArgument("no group '[/bold] [red]x[/red]\x1b[2J'\nnor another")
+    assert capsys.readouterr().err == (
+        "error: no group '[/bold] [red]x[/red]\\x1b[2J'\nnor another\n"
+    )
+
+
+def test_an_error_of_this_program_is_none_of_these() -> None:
+    with pytest.raises(ZeroDivisionError), errors_as_exit_codes():
+        raise ZeroDivisionError

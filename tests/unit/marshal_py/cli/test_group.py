@@ -1,0 +1,223 @@
+"""`marshal group …`: what options mean, what is done only when it is asked for, how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from marshal_py.admin.group_admin import SlotsChange
+from marshal_py.admin.positions import Change, Extent
+from marshal_py.cli import group as module
+from marshal_py.errors import GroupInUse
+from tests.support.marshal_command import without_brokers
+
+
+class Admin:
+    """Does nothing, and keeps what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+        """What, and with what."""
+        self.held: dict[tuple[str, int], str] = {}
+        self.level = 1
+        self.in_use = False
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def require(self) -> None:
+        self.done.append(("require", None))
+
+    def cells(self) -> list[tuple[str, int]]:
+        return [("orders", 0), ("orders", 1)]
+
+    def keys_of(self, topic: str, partitions: list[int] | None) -> list[tuple[str, int]]:
+        return [(topic, p) for p in (range(4) if partitions is None else partitions)]
+
+    def plan(self, positions: dict[tuple[str, int], Any]) -> list[Change]:
+        self.done.append(("plan", positions))
+        return [Change(t, p, 60, 10, "a", Extent(0, 100)) for t, p in positions]
+
+    def set_positions(self, positions: dict[tuple[str, int], Any], **_: Any) -> list[Change]:
+        self.done.append(("set", positions))
+        return [Change(t, p, 60, 10, None, Extent(0, 100)) for t, p in positions]
+
+    def pause(self, for_s: float) -> int:
+        self.done.append(("pause", for_s))
+        return 1_000
+
+    def await_released(self, timeout_s: float) -> dict[tuple[str, int], str]:
+        self.done.append(("wait", timeout_s))
+        return self.held
+
+    def resume(self) -> bool:
+        return True
+
+    def forget(self, **_: Any) -> int:
+        if self.in_use:
+            raise GroupInUse("client 'a' lives")
+        self.done.append(("forget", None))
+        return 2
+
+    def set_level(self, level: int, *, even_if_unknown: bool) -> int:
+        before, self.level = self.level, level
+        return before
+
+    def levels_of_clients(self) -> dict[tuple[str, str], tuple[int, int]]:
+        return {("a", "a-1"): (1, 2), ("b", "b-1"): (1, 1)}
+
+    def slots_of(self, topic: str) -> int:
+        return 16
+
+    def plan_slots(self, topic: str, to: object) -> SlotsChange:
+        self.done.append(("plan slots", to))
+        return SlotsChange(topic, 16, 32, {(topic, 0): 7}, 3, True)
+
+    def set_slots(self, topic: str, to: object, **_: Any) -> SlotsChange:
+        self.done.append(("set slots", to))
+        return SlotsChange(topic, 16, 32, {(topic, 0): 7}, 3, True)
+
+
+@pytest.fixture(autouse=True)
+def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
+    found = Admin()
+    monkeypatch.setattr(module, "GroupAdmin", lambda *_, **__: found)
+    return found
+
+
+SET = ["group", "set-position", "g", "--topic", "orders"]
+
+
+# What is done
+
+
+def test_a_dry_run_sets_nothing(admin: Admin) -> None:
+    done = without_brokers(*SET, "--to", "10", "--dry-run")
+    assert [what for what, _ in admin.done] == ["require", "plan"]
+    assert "4 positions would be set; nothing was written" in done.stderr
+    document = json.loads(without_brokers(*SET, "--to", "10", "-n", "--json").stdout)
+    assert document["dry_run"] is True
+    assert [what for what, _ in admin.done] == ["require", "plan"] * 2
+
+
+def test_a_position_is_set_of_those_partitions_that_were_named(admin: Admin) -> None:
+    done = without_brokers(*SET, "--to", "10", "--partitions", "3,0-1", "--json")
+    assert [sorted(p for _, p in keys) for what, keys in admin.done if what == "set"] == [[0, 1, 3]]
+    (first, *_) = json.loads(done.stdout)["changes"]
+    assert (first["first"], first["end"]) == (0, 100)
+    assert "extent" not in first
+    row = without_brokers(*SET, "--to", "10", "-p", "2").stdout.splitlines()[1].split()
+    assert row == ["orders", "2", "60", "10", "-50", "90"]
+
+
+def test_a_group_is_forgotten_only_with_yes(admin: Admin) -> None:
+    done = without_brokers("group", "forget", "g")
+    assert "2 partitions would be forgotten; add --yes to do it" in done.stderr
+    assert ("forget", None) not in admin.done
+    assert "forgot g: 2 partitions" in without_brokers("group", "forget", "g", "--yes").stdout
+    assert ("forget", None) in admin.done
+
+
+def test_what_somebody_still_uses_is_exit_code_1(admin: Admin) -> None:
+    admin.in_use = True
+    done = without_brokers("group", "forget", "g", "--yes")
+    assert done.exit_code == 1
+    assert "client 'a' lives" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("held", "wait", "code"),
+    [({}, "5", 0), ({("orders", 3): "a"}, "0", 0), ({("orders", 3): "a"}, "5", 1)],
+)
+def test_a_pause_that_waited_in_vain_is_exit_code_1(
+    admin: Admin, held: dict[tuple[str, int], str], wait: str, code: int
+) -> None:
+    admin.held = held
+    done = without_brokers("group", "pause", "g", "--for", "30m", "--wait", wait)
+    assert done.exit_code == code
+    assert admin.done == [("require", None), ("pause", 1_800), ("wait", float(wait))]
+    assert ("orders/3 by a" in done.stderr) == bool(held)
+    document = without_brokers("group", "pause", "g", "--wait", wait, "--json")
+    assert document.exit_code == code
+    assert len(json.loads(document.stdout)["held"]) == len(held)
+
+
+def test_a_level_is_told_with_what_it_was(admin: Admin) -> None:
+    assert "g works by level 1\n" in without_brokers("group", "level", "g").stdout
+    text = without_brokers("group", "level", "g", "--set", "2").stdout
+    assert "g works by level 2, was 1" in text
+    assert [line.split() for line in text.splitlines()[2:]] == [
+        ["a", "a-1", "1", "to", "2"],
+        ["b", "b-1", "1"],
+    ]
+
+
+def test_slots_are_shown_rehearsed_and_set(admin: Admin) -> None:
+    slots = ["group", "slots", "g", "orders"]
+    assert "by keys, 16 slots to a partition" in without_brokers(*slots).stdout
+    assert admin.done == [("require", None)]
+    done = without_brokers(*slots, "32", "--dry-run")
+    assert "by keys, 16 slots" in done.stdout
+    assert "1 position would be set; nothing was written" in done.stderr
+    assert admin.done[-1] == ("plan slots", 32)
+    done = without_brokers(*slots, "32")
+    assert "by keys, 32 slots" in done.stdout
+    assert admin.done[-1] == ("set slots", 32)
+    without_brokers(*slots, "ranges")
+    assert admin.done[-1] == ("set slots", "ranges")
+
+
+def test_sigterm_is_what_it_was_when_a_command_has_ended() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    without_brokers("group", "resume", "g")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+# What options mean
+
+
+@pytest.mark.parametrize("text", ["", "x", "1,", "3-", "-3", "5-3", "1.5"])
+def test_what_are_no_partitions_is_refused(admin: Admin, text: str) -> None:
+    done = without_brokers(*SET, "--to", "10", f"--partitions={text}")
+    assert done.exit_code == 2
+    assert "must be numbers such as 0,3 or 0-5" in done.stderr
+    assert "set" not in dict(admin.done)
+
+
+@pytest.mark.parametrize("text", ["2100-01-01", "soon", "10:99", ""])
+def test_where_nobody_can_go_is_refused(admin: Admin, text: str) -> None:
+    done = without_brokers(*SET, f"--to={text}")
+    assert done.exit_code == 2
+    assert f"--to {text!r}" in done.stderr
+    assert admin.done == []
+
+
+def test_a_duration_is_so_long_ago(admin: Admin) -> None:
+    before_ms = int(time.time() * 1000)
+    without_brokers(*SET, "--to", "10m")
+    (target, *_) = dict(admin.done)["set"].values()
+    assert target.kind == "time"
+    assert before_ms - 600_000 <= target.value <= int(time.time() * 1000) - 600_000
+
+
+@pytest.mark.parametrize("text", ["14:05", "2026-11-21", "1500", "soon", ""])
+def test_what_is_no_duration_is_no_pause(admin: Admin, text: str) -> None:
+    done = without_brokers("group", "pause", "g", f"--for={text}")
+    assert done.exit_code == 2
+    assert "must be a duration such as 90s" in done.stderr
+    assert admin.done == []
+
+
+@pytest.mark.parametrize("text", ["keys", "-1", "1e3", "99999999", "٣"])
+def test_what_is_no_number_of_slots_is_refused(admin: Admin, text: str) -> None:
+    done = without_brokers("group", "slots", "g", "orders", "--", text)
+    assert done.exit_code == 2
+    assert "must be a number from 0 to" in done.stderr
+    assert admin.done == []

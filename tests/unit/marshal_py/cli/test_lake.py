@@ -1,0 +1,144 @@
+"""`marshal lake …`: which days are meant, what is asked of the run, and how it ends."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from marshal_py.cli import lake as module
+from marshal_py.spark.lake.gold import Expectation
+from marshal_py.spark.lake.run import LakeRun
+from tests.support.marshal_command import without_brokers
+
+
+class Lake:
+    """Keeps what the run was asked for; no Spark is started."""
+
+    def __init__(self) -> None:
+        self.runs: list[dict[str, Any]] = []
+        self.met = True
+
+    def run(
+        self, _spark: object, _config: object, place: str, days: Any, settings: Any, **more: Any
+    ) -> LakeRun:
+        self.runs.append({"place": place, "days": days, "settings": settings, **more})
+        gate = Expectation("lost", 3.0, 0.0, self.met)
+        return LakeRun(tuple(map(str, days)), 12, 34, (gate,))
+
+
+@pytest.fixture(autouse=True)
+def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
+    found = Lake()
+    monkeypatch.setattr(module, "_session", lambda *_: None)
+    monkeypatch.setattr("marshal_py.spark.lake.run.run_lake", found.run)
+    monkeypatch.setattr(module, "_today", lambda: dt.date(2026, 3, 1))
+    return found
+
+
+def days(lake: Lake, *arguments: str) -> list[str]:
+    done = without_brokers("lake", "run", *arguments)
+    assert done.exit_code == 0, done.stderr
+    return [str(day) for day in lake.runs[-1]["days"]]
+
+
+def test_by_default_it_is_yesterday_in_utc(lake: Lake) -> None:
+    assert days(lake) == ["2026-02-28"]
+
+
+def test_days_are_all_up_to_and_with_the_last(lake: Lake) -> None:
+    assert days(lake, "--day", "2026-02-27") == ["2026-02-27"]
+    assert days(lake, "--day", "2026-02-27", "--until", "2026-03-01") == [
+        "2026-02-27", "2026-02-28", "2026-03-01",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["run", "--day", "yesterday"], "--day 'yesterday' must be a day"),
+        (["run", "--day", "2026-02-27", "--until", "x"], "--until 'x' must be a day"),
+        (["run", "--day", "2026-02-27", "--until", "2026-02-26"], "is before --day 2026-02-27"),
+        (["run", "--continuous", "--day", "2026-02-27"], "--continuous is for today"),
+        (["run", "--allow", "losses"], "--allow 'losses' is no kind of finding"),
+        (["report", "--until", "x"], "--until 'x' must be a day"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_the_name_of_the_option(
+    lake: Lake, arguments: list[str], why: str
+) -> None:
+    done = without_brokers("lake", *arguments)
+    assert done.exit_code == 2
+    assert why in done.stderr
+    assert lake.runs == []
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_what_is_not_as_expected_is_exit_code_1(lake: Lake, more: list[str]) -> None:
+    assert without_brokers("lake", "run", *more).exit_code == 0
+    lake.met = False
+    done = without_brokers("lake", "run", *more)
+    assert done.exit_code == 1
+    if more:
+        document = json.loads(done.stdout)
+        assert (document["met"], document["records"], document["published"]) == (False, 12, 34)
+    else:
+        assert done.stdout.splitlines()[-1].split() == ["lost", "3", "0"]
+
+
+def test_options_become_the_runs_settings(lake: Lake) -> None:
+    days(
+        lake, "--lake", "here", "--published", "orders", "--published", "bills", "--grace", "60",
+        "--late-days", "2", "--sample", "5", "--allow", "lost", "--max-lag", "7", "--timeout", "40",
+        "--max-latency-p99-ms", "9", "--min-availability", "0.9", "--topic", "mine",
+    )  # fmt: skip
+    (run,) = lake.runs
+    settings = run["settings"]
+    assert (run["place"], run["timeout_s"]) == ("here", 40)
+    assert (settings.topic, settings.published) == ("mine", ("orders", "bills"))
+    assert (settings.grace_s, settings.late_days, settings.sample_s) == (60, 2, 5)
+    found = settings.expectations
+    assert found.allowed == ("lost",)
+    assert (found.latency_p99_ms, found.lag, found.availability) == (9, 7, 0.9)
+
+
+def test_a_report_ends_yesterday_by_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[dt.date, int]] = []
+
+    def render(_spark: object, _lake: object, last: dt.date, days: int) -> str:
+        asked.append((last, days))
+        return "<html>"
+
+    monkeypatch.setattr("marshal_py.spark.lake.report.render_lake", render)
+    file = tmp_path / "lake.html"
+    done = without_brokers("lake", "report", "--out", str(file), "--days", "7")
+    assert (asked, file.read_text()) == ([(dt.date(2026, 2, 28), 7)], "<html>")
+    assert done.stdout == f"{file}\n"
+    more = ["--until", "2026-02-20", "--json"]
+    document = json.loads(without_brokers("lake", "report", "--out", str(file), *more).stdout)
+    assert document["last"] == "2026-02-20"
+
+
+def test_maintenance_says_what_it_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def maintain(_spark: object, _lake: object, **given: Any) -> dict[str, int]:
+        asked.update(given)
+        return {"bronze.log": 1_234}
+
+    monkeypatch.setattr("marshal_py.spark.lake.maintenance.maintain", maintain)
+    monkeypatch.setattr("marshal_py.spark.lake.tables.Lake.to_write", lambda *_: None)
+    done = without_brokers(
+        "lake", "maintain", "--bronze-days", "30", "--days", "60", "--vacuum", "5"
+    )
+    assert "bronze.log: 1,234 rows deleted" in done.stdout
+    assert asked == {
+        "today": dt.date(2026, 3, 1), "bronze_days": 30, "days": 60, "vacuum_h": 5.0,
+    }  # fmt: skip

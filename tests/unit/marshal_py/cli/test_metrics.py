@@ -1,0 +1,95 @@
+"""`marshal metrics …`: rules and dashboard as files, and where the exporter may listen."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from marshal_py.cli import metrics as module
+from marshal_py.errors import BrokerUnavailable
+from tests.support.marshal_command import without_brokers
+
+
+@pytest.fixture(autouse=True)
+def sigterm() -> Iterator[None]:
+    """The exporter has a handler of its own, which is not for the other tests."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_the_rules_lead_to_the_runbooks_where_they_are_served() -> None:
+    text = without_brokers("metrics", "alerts", "--runbooks", "https://wiki.example/m/").stdout
+    rules = [rule for each in yaml.safe_load(text)["groups"] for rule in each["rules"]]
+    found = {rule["annotations"]["runbook_url"].rpartition("/")[0] for rule in rules}
+    assert found == {"https://wiki.example/m"}
+
+
+def test_the_dashboard_is_json_and_nothing_else() -> None:
+    assert json.loads(without_brokers("metrics", "dashboard").stdout)["panels"]
+
+
+@pytest.mark.parametrize("listen", ["9464", ":9464", "localhost:", "localhost:http", "h:65536"])
+def test_what_is_no_address_is_refused_before_a_broker_is_asked(listen: str) -> None:
+    done = without_brokers("metrics", "serve", "--listen", listen)
+    assert done.exit_code == 2
+    assert f"--listen {listen!r} must be HOST:PORT" in done.stderr
+
+
+def test_brokers_that_do_not_answer_at_first_are_an_error_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[int] = []
+
+    def fail(*_: object) -> None:
+        raise BrokerUnavailable("nobody answers")
+
+    reader = SimpleNamespace(close=lambda: closed.append(1))
+    monkeypatch.setattr(module, "open_reader", lambda _: reader)
+    monkeypatch.setattr(module, "catch_up", fail)
+    done = without_brokers("metrics", "serve")
+    assert done.exit_code == 3
+    assert "nobody answers" in done.stderr
+    assert closed == [1]
+
+
+class Nothing(Collector):
+    """Has no metrics."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def ask(self) -> None:
+        pass
+
+    def ask_until(self, _: object) -> None:
+        pass
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(())
+
+
+def test_an_address_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = SimpleNamespace(close=lambda: None)
+    view = SimpleNamespace(limit_timestamps=lambda _: None)
+    monkeypatch.setattr(module, "open_reader", lambda _: reader)
+    monkeypatch.setattr(module, "catch_up", lambda *_: view)
+    monkeypatch.setattr("marshal_py.telemetry.group_metrics.GroupMetrics", Nothing)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = without_brokers("metrics", "serve", "--listen", address)
+    assert done.exit_code == 3
+    assert f"--listen {address}: Address already in use" in done.stderr
