@@ -208,3 +208,77 @@ def test_a_cell_that_its_user_ended() -> None:
     found = log.timeline.status(log.now + 1_000)
     assert (found.holder, found.epoch, found.position) == (None, None, None)
     assert "a had ended it 1.0 s before" in found.text
+
+
+def test_who_resumes_a_group_ends_the_pause_that_is_told() -> None:
+    log = Log()
+    log.claim("a")
+    paused = log.write(ReleaseGroup(*log._head("ops"), 2_000_000))
+    assert log.timeline.status(log.now).paused
+    assert "The group was paused." in log.timeline.status(log.now).text
+    log.write(ResumeGroup(*log._head("ops"), paused))
+    assert not log.timeline.status(log.now).paused
+    assert "paused" not in log.timeline.status(log.now).text
+
+
+def test_a_member_that_others_forgot_was_not_heard_of_again() -> None:
+    """That it was dropped from the members is what somebody else wrote."""
+    log = Log()
+    log.claim("a#1")
+    log.claim("b", 12_000)
+    log.now += 1_000
+    log.timeline.feed(ev.MemberLeft(99, "a", "1", "g", "expired"), log.now)
+    log.timeline.finish()
+    assert "a (instance 1) has not been heard of again" in log.entry("taken_over").sentence
+
+
+def test_nobody_holds_what_an_operator_has_set_or_forgotten() -> None:
+    log = Log()
+    log.claim("a")
+    log.write(ReleaseGroup(*log._head("ops"), 2_000_000))
+    log.write(SetPosition(*log._head("ops"), *KEY[1:], 50, log.version), 11_000)
+    found = log.timeline.status(log.now)
+    assert (found.holder, found.position) == (None, 50)
+    log = Log()
+    epoch = log.claim("a")
+    log.beat("a", epoch, INTERVAL, 10)
+    paused = log.write(ReleaseGroup(*log._head("ops"), 2_000_000))
+    log.write(ReleasingPartition(*log._head("a"), *KEY[1:], epoch, 11))
+    log.write(ForgetGroup(*log._head("ops"), paused), 11_000)
+    found = log.timeline.status(log.now)
+    assert (found.holder, found.epoch, found.position) == (None, None, None)
+    assert "ops had the group forgotten" in found.text
+
+
+def test_refusals_of_another_kind_are_told_apart() -> None:
+    log = Log()
+    epoch = log.claim("a")
+    log.claim("b", 12_000)
+    log.claim("a", version=0)
+    log.claim("a", version=0)
+    log.beat("a", epoch, 100, 7)
+    log.claim("a", version=0)
+    assert [(e.kind, e.times) for e in log.timeline.entries][-3:] == [
+        ("refused", 2),
+        ("refused", 1),
+        ("refused", 1),
+    ]
+
+
+def test_of_whom_nothing_is_left_in_the_log_it_is_not_said_that_it_lives() -> None:
+    log = Log()
+    log.claim("a")
+    log.timeline = CellTimeline(KEY, 3)
+    log.timeline.begin(log.state.cells[KEY], paused=False)
+    found = log.timeline.status(log.now)
+    assert (found.holder, found.silence_ms, found.liveness) == ("a", None, "unknown")
+
+
+def test_in_version_1_each_renewal_is_a_word_of_the_holder() -> None:
+    timeline = CellTimeline(KEY, 3, has_sessions=False)
+    who = ("a", "i", "g", 0, "orders", 7, -1)
+    timeline.feed(ev.Claimed(1, *who, INTERVAL, None, None, -1), 1_000)
+    for offset, at_ms in ((2, 6_000), (3, 11_000)):
+        timeline.feed(ev.Renewed(offset, *who, offset), at_ms)
+    found = timeline.status(12_000)
+    assert (found.silence_ms, found.liveness, found.position) == (1_000, "fresh", 3)

@@ -136,3 +136,33 @@ def test_at_most_once_says_who_may_have_had_it() -> None:
     log.take("b", unit)
     assert log.timelines[5].status(log.now_ms).state == "claimed"
     assert ("claimed", "a claimed 0–5: each is delivered at most once") in log.told(5)
+
+
+def test_what_was_claimed_at_most_once_is_never_called_done() -> None:
+    """Whoever claimed it may have died before the message was delivered."""
+    log = Log(5)
+    epoch = log.claim("a", 10)
+    unit = range_cell(*WHOLE, 0)
+    log.write(m.ClaimingMessages(2, *log.who("a"), *unit, epoch, 6))
+    log.release("a", unit, epoch, 8)
+    assert log.timelines[5].status(log.now_ms).state == "claimed"
+
+
+def test_the_message_at_which_a_range_is_split_is_given_back() -> None:
+    log = Log(39, 40)
+    epoch = log.claim("a", 60)
+    log.split("a", range_cell(*WHOLE, 0), epoch, 40)
+    assert log.stands(39) == ("held", "a", 0, 40)
+    assert log.stands(40) == ("given_back", None, 40, 60)
+
+
+def test_of_a_group_that_was_forgotten_no_range_is_left() -> None:
+    log = Log(5)
+    epoch = log.claim("a", 10)
+    log.release("a", range_cell(*WHOLE, 0), epoch, 3)
+    pause = log.write(m.ReleaseGroup(2, *log.who("op"), 10**13))
+    log.write(m.ForgetGroup(2, *log.who("op"), pause))
+    assert log.stands(5) == ("waiting", None, None, None)
+    log.write(m.ResumeGroup(2, *log.who("op"), pause))
+    log.take("b", WHOLE)
+    assert log.stands(5) == ("held", "b", None, None)
