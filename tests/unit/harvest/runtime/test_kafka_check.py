@@ -1,0 +1,235 @@
+"""What `harvest check` says of Kafka, for each thing that a cluster may say of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AclOperation
+
+from harvest.config.load import parse
+from harvest.config.model import ReaperConfig
+from harvest.runtime import kafka_check as module
+from harvest.runtime.kafka_check import check_kafka
+from marshal_py.errors import BrokerUnavailable
+
+
+def config(more: str = "", coordination: str = "topic: own") -> ReaperConfig:
+    return parse(
+        "database: host=d\nkafka: {bootstrap.servers: 'localhost:1'}\ngroup: g\n"
+        f"coordination: {{{coordination}}}\n{more}"
+    )
+
+
+class Future:
+    """Answers with a value, or raises."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def result(self) -> Any:
+        if isinstance(self._value, Exception):
+            raise self._value
+        return self._value
+
+
+def refusal(code: int) -> KafkaException:
+    return KafkaException(KafkaError(code, "refused"))
+
+
+class Cluster:
+    """Of three brokers. `topics`: partitions and replicas; `settings`: of each topic."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.topics: dict[str, tuple[int, int]] = {
+            "own": (1, 3),
+            "own.snapshots": (1, 3),
+            "orders": (2, 3),
+        }
+        self.settings: dict[str, str] | Exception = {"min.insync.replicas": "2"}
+        self.allowed: list[AclOperation] | Exception | None = [AclOperation.WRITE]
+        self.checkpoint: str | Exception | None = None
+        self.unreachable = False
+        self.closed = 0
+        monkeypatch.setattr(module, "connected_admin", self._connected)
+        monkeypatch.setattr(module, "make_client", self._consumer)
+        monkeypatch.setattr(module, "committed_checkpoint", self._checkpoint)
+
+    def findings(self, made: ReaperConfig | None = None, *topics: str) -> list[tuple[str, str]]:
+        """Level and text of what was found, but for what is well."""
+        found = check_kafka(made or config(), topics or ["orders"])
+        return [(f.level, f.text) for f in found if f.level != "ok"]
+
+    def facts(self) -> list[str]:
+        return [f.text for f in check_kafka(config(), ["orders"]) if f.level == "ok"]
+
+    def _connected(self, settings: object, timeout_s: float) -> tuple[Any, Any]:
+        del settings, timeout_s
+        if self.unreachable:
+            raise BrokerUnavailable("localhost:1: Connection refused")
+        topics = {}
+        for name, (partitions, replicas) in self.topics.items():
+            partition = SimpleNamespace(replicas=list(range(replicas)))
+            topics[name] = SimpleNamespace(
+                error=None, partitions=dict.fromkeys(range(partitions), partition)
+            )
+        return self, SimpleNamespace(brokers={1: 1, 2: 2, 3: 3}, topics=topics)
+
+    def describe_configs(self, resources: Sequence[Any], **_: object) -> dict[Any, Future]:
+        found: Any = self.settings
+        if isinstance(found, dict):
+            found = {name: SimpleNamespace(value=value) for name, value in found.items()}
+        return {resource: Future(found) for resource in resources}
+
+    def describe_topics(self, topics: Any, **_: object) -> dict[str, Future]:
+        del topics
+        found: Any = self.allowed
+        if not isinstance(found, Exception):
+            found = SimpleNamespace(authorized_operations=found)
+        return {"orders": Future(found)}
+
+    def _consumer(self, *_: object) -> Any:
+        def close() -> None:
+            self.closed += 1
+
+        return SimpleNamespace(close=close)
+
+    def _checkpoint(self, *_: object) -> str | None:
+        if isinstance(self.checkpoint, Exception):
+            raise self.checkpoint
+        return self.checkpoint
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
+
+
+def test_all_is_well(cluster: Cluster) -> None:
+    assert cluster.findings() == []
+    assert cluster.facts() == [
+        "3 brokers answer",
+        "there is none yet, in the group harvest.g.outbox",
+        "orders: 2 partitions, 3 replicas, 2 in sync at least, records of up to 1000000 bytes",
+    ]
+    cluster.checkpoint = "text"
+    assert "there is one, in the group harvest.g.outbox" in cluster.facts()
+
+
+def test_brokers_that_do_not_answer_are_all_that_is_said(cluster: Cluster) -> None:
+    cluster.unreachable = True
+    assert cluster.findings() == [("error", "cannot be reached: localhost:1: Connection refused")]
+
+
+@pytest.mark.parametrize("missing", ["own", "own.snapshots"])
+def test_who_does_not_make_the_topics_has_to_find_them(cluster: Cluster, missing: str) -> None:
+    del cluster.topics[missing]
+    text = f"the coordination topic {missing} does not exist: run `marshal topic create`"
+    assert cluster.findings() == [("error", text)]
+    makes = config(coordination="topic: own, create_topics: true")
+    assert cluster.findings(makes) == [("warning", text)]
+
+
+def test_a_topic_of_the_rows_that_is_missing_is_an_error(cluster: Cluster) -> None:
+    ((level, text),) = cluster.findings(None, "orders", "bills")
+    assert (level, text.partition(",")[0]) == ("error", "bills")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "minimum", "found"),
+    [
+        (1, "1", []),
+        (3, "1", [("warning", "set min.insync.replicas to 2")]),
+        (3, "3", []),
+        (1, "2", [("error", "min.insync.replicas is 2, of 1 replicas: lower it")]),
+    ],
+)
+def test_replicas_in_sync(
+    cluster: Cluster, replicas: int, minimum: str, found: list[tuple[str, str]]
+) -> None:
+    cluster.topics["orders"] = (2, replicas)
+    cluster.settings = {"min.insync.replicas": minimum}
+    seen = cluster.findings()
+    assert [
+        (level, said in text) for (level, text), (_, said) in zip(seen, found, strict=True)
+    ] == [(level, True) for level, _ in found]
+
+
+@pytest.mark.parametrize(("value", "warned"), [("true", True), ("false", False)])
+def test_an_unclean_leader_may_lose_what_was_purged(
+    cluster: Cluster, value: str, warned: bool
+) -> None:
+    cluster.settings = {
+        "min.insync.replicas": "2",
+        "unclean.leader.election.enable": value,
+    }
+    assert [level for level, _ in cluster.findings()] == ["warning"] * warned
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken", "warned"),
+    [(None, "1048588", False), (2_000_000, "1048588", True), (2_000_000, "2000000", False)],
+)
+def test_rows_that_the_topic_does_not_take(
+    cluster: Cluster, sent: int | None, taken: str, warned: bool
+) -> None:
+    cluster.settings = {"min.insync.replicas": "2", "max.message.bytes": taken}
+    producer = "" if sent is None else f"producer: {{message.max.bytes: {sent}}}\n"
+    assert [level for level, _ in cluster.findings(config(producer))] == ["warning"] * warned
+
+
+def test_settings_that_may_not_be_asked_for_are_not_judged(cluster: Cluster) -> None:
+    cluster.topics["orders"] = (2, 1)
+    cluster.settings = refusal(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    assert cluster.findings() == []
+    assert cluster.facts()[-1] == "orders: 2 partitions, 1 replicas, 1 in sync at least"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused"),
+    [
+        ([AclOperation.WRITE, AclOperation.READ], False),
+        ([AclOperation.READ], True),
+        ([], True),
+        (None, False),
+        (refusal(KafkaError.TOPIC_AUTHORIZATION_FAILED), False),
+    ],
+)
+def test_a_topic_that_may_not_be_written_to_is_an_error_where_the_brokers_say_so(
+    cluster: Cluster, allowed: Any, refused: bool
+) -> None:
+    cluster.allowed = allowed
+    found = [("error", "orders may not be written to: grant WRITE on it")] if refused else []
+    assert cluster.findings() == found
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (
+            KafkaError.GROUP_AUTHORIZATION_FAILED,
+            "grant READ on the group harvest.g.outbox, and WRITE on the transactional.id of that "
+            "name",
+        ),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "cannot be read: refused"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_says_what_to_grant(
+    cluster: Cluster, code: int, text: str
+) -> None:
+    cluster.checkpoint = refusal(code)
+    assert cluster.findings() == [("error", text)]
+    assert cluster.closed == 1, "the consumer is let go"
+
+
+@pytest.mark.parametrize(
+    ("more", "asked"), [("", 1), ("delivery: idempotent\n", 0), ("mode: wal\n", 1)]
+)
+def test_a_checkpoint_is_looked_at_where_there_is_one(
+    cluster: Cluster, more: str, asked: int
+) -> None:
+    cluster.findings(config(more))
+    assert cluster.closed == asked
