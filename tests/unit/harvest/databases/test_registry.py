@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from harvest.core.table_name import TableName
 from harvest.core.wal_options import WalOptions
-from harvest.databases.registry import database
+from harvest.databases.mysql.mark import MysqlMarkStore
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.registry import database, database_of_data_source
+from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.errors import ConfigurationError
+from harvest.outbox.record import OutboxRecord
+from harvest.outbox.stasher import Stasher
 
 TABLE = TableName.parse("outbox")
 
@@ -39,3 +45,79 @@ def test_the_log_is_refused_where_it_is_not_read(polled: tuple[str, str]) -> Non
     ):
         with pytest.raises(ConfigurationError, match="mode: wal is for PostgreSQL"):
             ask()
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("postgresql://h/d", PostgresMarkStore),
+        ("postgres://h/d", PostgresMarkStore),
+        ("host=h dbname=d", PostgresMarkStore),
+        ("sqlite:///app.db", SqliteMarkStore),
+        ("mysql://h/d", MysqlMarkStore),
+        ("mariadb://h/d", MysqlMarkStore),
+    ],
+)
+def test_the_scheme_says_which_database_it_is(source: str, kind: type) -> None:
+    for found in (database(source), database_of_data_source(source)):
+        assert type(found.mark_store(TABLE)) is kind
+
+
+def test_a_person_may_give_settings_of_the_server_as_goharvest_reads_them() -> None:
+    store = database_of_data_source("host=h search_path=billing").mark_store(TABLE)
+    assert isinstance(store, PostgresMarkStore)
+    assert "search_path=billing" in store.conninfo
+    with pytest.raises(ConfigurationError, match="dataSource cannot be read"):
+        database_of_data_source("nonsense")
+
+
+class Failed(Exception):
+    """Of the application."""
+
+
+def test_a_transaction_is_committed_at_its_end_and_undone_by_an_error(tmp_path: Path) -> None:
+    found = database(f"sqlite:///{tmp_path}/app.db")
+    with closing(found.mark_store(TABLE)) as store:
+        store.init()
+        with found.transaction() as connection:
+            Stasher().stash(connection, OutboxRecord("t", "kept", "v"))
+        with suppress(Failed), found.transaction() as connection:
+            Stasher().stash(connection, OutboxRecord("t", "undone", "v"))
+            raise Failed
+        assert [key for _, _, key in store.first_rows(0, 9)] == [b"kept"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_same_with_mysql(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    seen: list[str] = []
+
+    class Connection:
+        def __enter__(self) -> Connection:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            seen.append("closed")
+
+        def commit(self) -> None:
+            seen.append("committed")
+
+    pymysql = pytest.importorskip("pymysql")
+    monkeypatch.setattr(pymysql, "connect", lambda **_: Connection())
+    with suppress(Failed), database("mysql://h/d").transaction():
+        if fails:
+            raise Failed
+    assert seen == (["closed"] if fails else ["committed", "closed"])
+
+
+def test_a_shard_reads_its_own_rows(tmp_path: Path) -> None:
+    found = database(f"sqlite:///{tmp_path}/app.db")
+    with closing(found.range_store(TABLE, shards=3)) as store:
+        store.init()
+    with found.transaction() as connection:
+        for number in range(30):
+            Stasher().stash(connection, OutboxRecord("t", f"key {number}", "v"))
+    seen: list[int] = []
+    for shard in range(3):
+        with closing(found.range_store(TABLE, shard=shard, shards=3)) as store:
+            seen += [row[0] for row in store.read(0, 100).rows]
+    assert sorted(seen) == list(range(1, 31))

@@ -1,0 +1,81 @@
+"""Text of another encoding is converted by the server, and asked for as seldom as may be."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+from harvest.databases.postgres.encoding import Converter
+
+
+class Server:
+    """Knows one encoding: it takes every byte for the letter above 0x100."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, encoding: str = "LATIN2") -> None:
+        self.encoding = encoding
+        self.asked: list[bytes] = []
+        self.connected = self.closed = 0
+        self.info = SimpleNamespace(parameter_status=lambda _: self.encoding)
+        monkeypatch.setattr(psycopg, "connect", self._connect)
+
+    def _connect(self, conninfo: str, *, autocommit: bool) -> Any:
+        assert (conninfo, autocommit) == ("host=d", True)
+        self.connected += 1
+        return self
+
+    def execute(self, _: str, given: tuple[bytes], *, binary: bool) -> Any:
+        assert binary
+        self.asked.append(given[0])
+        if b"?" in given[0]:
+            raise psycopg.DataError("invalid byte\nsequence")
+        converted = given[0].decode("latin-1").translate({n: n + 256 for n in range(128, 256)})
+        return SimpleNamespace(fetchone=lambda: (converted.encode(),))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_text_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch)
+    converter = Converter("host=d")
+    assert server.connected == 0
+    for _ in range(3):
+        assert converter.to_utf8(b"a\x80") == "a\u0180".encode()
+    assert converter.to_utf8(b"b") == b"b"
+    assert (server.asked, server.connected) == ([b"a\x80", b"b"], 1)
+
+
+def test_what_cannot_be_converted_is_a_value_error_and_the_next_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Server(monkeypatch)
+    converter = Converter("host=d")
+    with pytest.raises(ValueError, match="invalid byte sequence"):
+        converter.to_utf8(b"?")
+    assert converter.to_utf8(b"b") == b"b"
+
+
+def test_of_bytes_without_an_encoding_utf_8_is_taken_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server(monkeypatch, "SQL_ASCII")
+    converter = Converter("host=d")
+    assert converter.to_utf8("é".encode()) == "é".encode()
+    with pytest.raises(ValueError, match="utf-8"):
+        converter.to_utf8(b"\xff")
+    assert server.asked == []
+
+
+def test_who_closes_it_may_use_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch)
+    converter = Converter("host=d")
+    converter.close()
+    converter.to_utf8(b"a")
+    converter.close()
+    converter.close()
+    assert (server.connected, server.closed) == (1, 1)
+    converter.to_utf8(b"b")
+    assert server.connected == 2
