@@ -303,9 +303,9 @@ def _verified(case: Case, verdict: Verdict) -> None:
         counts[kind] += 1
         causes = EXPLAINED.get(kind, set())
         if not any(f[1] in causes and f[2] <= at <= f[3] + EXPLAINED_NS for f in faults):
-            verdict.add(
-                "verify", f"{kind}, {finding['coordinator']}@{finding['offset']}: {finding['what']}"
-            )
+            where = f"{finding['coordinator']}@{finding['offset']}"
+            said = f"{finding['what']}; {finding.get('record')}"
+            verdict.add("verify", f"{kind}, {where}: {said}")
     verdict.figures["verify_findings"] = dict(sorted(counts.items()))
 
 
