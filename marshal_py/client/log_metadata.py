@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -39,6 +39,7 @@ class LogMetadata:
         topic: str,
         snapshot_topic: str,
         needs: tuple[str, ...],
+        serve: Callable[[float], None],
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
@@ -47,6 +48,9 @@ class LogMetadata:
         self._consumer = consumer
         self._config = config
         self._errors = errors
+        self._serve = serve
+        """Has the consumer hear of what happens to its connections, for so many seconds at most.
+        It may be read from already: what comes meanwhile is for who reads."""
         self._needs = needs
         """Rights on both topics, as `AccessDenied` names them."""
         self.snapshots_denied: AccessDenied | None = None
@@ -146,15 +150,15 @@ class LogMetadata:
         """Raise what `error` comes to, or let librdkafka reconnect until it is tried again."""
         if error.code() in REFUSED:
             raise denied(self._config, self.topic, *self._needs) from None
-        self._consumer.poll(0)  # to hear what TLS and SASL have said
+        self._serve(0.0)  # to hear what TLS and SASL have said
         if time.monotonic() >= deadline or self._errors.repeated:
             raise self._errors.failure(error) from None
         if error.code() in FINAL:
             raise BrokerUnavailable(f"the brokers refused: {error.str()}") from None
-        self._consumer.poll(_PAUSE_S)
+        self._serve(_PAUSE_S)
 
     def _pause(self, deadline: float, what: str) -> None:
         """Let librdkafka reconnect; its own back-off sets the pace."""
         if time.monotonic() >= deadline:
             raise BrokerUnavailable(f"gave up: {what}")
-        self._consumer.poll(_PAUSE_S)
+        self._serve(_PAUSE_S)

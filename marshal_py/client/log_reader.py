@@ -173,6 +173,8 @@ class LogReader:
         """Whether fetches wait as briefly as the mock cluster needs it."""
         self._was_assigned = False
         """Whether this consumer was ever assigned the topic."""
+        self._early: list[Any] = []
+        """What came while the brokers were asked for something else: read before the rest."""
         self._gather_ms = gather_ms
         self._connect(WAIT_MS)
         self._last_value: list[bytes | None] = []
@@ -215,7 +217,13 @@ class LogReader:
             errors,
         )
         self._metadata = LogMetadata(
-            self._consumer, self._config, errors, self.topic, self.snapshot_topic, self._needs
+            self._consumer,
+            self._config,
+            errors,
+            self.topic,
+            self.snapshot_topic,
+            self._needs,
+            self._serve,
         )
 
     def open(
@@ -303,6 +311,7 @@ class LogReader:
                 TopicPartition(self.snapshot_topic, p, end) for p, end in snapshot_ends.items()
             ]
         self._was_assigned = True
+        self._early.clear()
         self._consumer.assign(assignment)
 
     def _reconnect(self) -> None:
@@ -331,7 +340,7 @@ class LogReader:
                     f"the brokers do not agree how many partitions topic {self.topic!r} has: "
                     f"{count} or {facts.partitions}"
                 )
-            self._consumer.poll(0.05)
+            self._serve(0.05)
 
     def _partitions_read(self, count: int) -> tuple[int, ...]:
         if self._groups is None or self.wire.home is None:
@@ -519,11 +528,19 @@ class LogReader:
 
     def _poll(self, timeout_s: float) -> list[Any]:
         # poll() returns with the first record; consume() alone would wait for a full batch.
-        first = self._consumer.poll(timeout_s)
-        if first is None:
-            return []
-        messages = [first, *self._consumer.consume(BATCH, 0)]
+        if not self._early:
+            self._serve(timeout_s)
+            if not self._early:
+                return []
+        messages = [*self._early, *self._consumer.consume(BATCH, 0)]
+        self._early.clear()
         return [m for m in messages if not self._too_late(m)] if self._until else messages
+
+    def _serve(self, timeout_s: float) -> None:
+        """Let librdkafka work; what it hands over meanwhile is kept for `_poll`."""
+        message = self._consumer.poll(timeout_s)
+        if message is not None:
+            self._early.append(message)
 
     def _too_late(self, message: Any) -> bool:
         """Whether the record is of after the moment that is asked for."""

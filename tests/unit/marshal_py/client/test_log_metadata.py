@@ -40,7 +40,9 @@ class Consumer:
 
 
 def metadata(consumer: Consumer) -> LogMetadata:
-    return LogMetadata(consumer, {}, ConnectionErrors(), "t", "t.snapshots", ("Read",))
+    return LogMetadata(
+        consumer, {}, ConnectionErrors(), "t", "t.snapshots", ("Read",), lambda _: None
+    )
 
 
 def at(partition: int, offset: int, error: KafkaError | None = None) -> Any:
@@ -117,6 +119,8 @@ def test_the_cause_is_told_whenever_the_time_is_up(
     monkeypatch.setattr(log_metadata, "time", Clock())
     errors = ConnectionErrors()
     errors.note_outage(KafkaError._TRANSPORT, "Connection refused")
-    log = LogMetadata(Unreachable(*answers), {}, errors, "t", "t.snapshots", ("Read",))
+    log = LogMetadata(
+        Unreachable(*answers), {}, errors, "t", "t.snapshots", ("Read",), lambda _: None
+    )
     with pytest.raises(BrokerUnavailable, match="Connection refused"):
         ask(log, float(seconds))

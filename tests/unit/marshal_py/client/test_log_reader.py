@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from marshal_py.client import log_reader, snapshots
 from marshal_py.client.kafka_clients import connect
@@ -21,7 +21,7 @@ from marshal_py.errors import (
     LogHole,
     PartitionCountChanged,
 )
-from marshal_py.protocol.messages import Genesis, Heartbeat, encode
+from marshal_py.protocol.messages import ClaimingPartition, Genesis, Heartbeat, encode
 from marshal_py.protocol.rationalizer import BOUNDARY, PartitionState, apply
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
 from marshal_py.testing import TestBroker
@@ -230,6 +230,58 @@ def test_fetches_of_the_mock_cluster_wait_briefly_whoever_gave_its_address(
         reader.open(30)
         reader.close()
     assert waits == [1_000, 10, 10, 5, 5, 5]  # opened again, it has another consumer
+
+
+class Hesitant:
+    """A consumer that is told no offsets before it has handed out a record."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self.handed_out = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def poll(self, timeout_s: float) -> Any:
+        message = self._consumer.poll(timeout_s)
+        self.handed_out += message is not None and message.error() is None
+        return message
+
+    def offsets_for_times(self, query: Any, timeout: float) -> Any:
+        if not self.handed_out:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return self._consumer.offsets_for_times(query, timeout=timeout)
+
+
+@pytest.mark.parametrize("ask", ["catch_up", "check_founding"])
+def test_a_record_that_comes_while_offsets_are_asked_for_is_not_lost(
+    mock_kafka: TestBroker, ask: str
+) -> None:
+    """Else two clients would fold two logs: one without the genesis, say."""
+    mock_kafka.create_topic("__marshal")
+    log = Producer(mock_kafka.config)
+
+    def claim(cells: range) -> None:
+        for cell in cells:
+            record = ClaimingPartition(2, "c", "c.1", "g", cell, "t", cell, 1_000, -1)
+            log.produce("__marshal", encode(record), partition=0)
+        assert log.flush(30) == 0
+
+    claim(range(3))
+    reader = LogReader(mock_kafka.config, topic="__marshal", snapshot_topic="__marshal.snapshots")
+    try:
+        reader.open(30)
+        reader.replay()
+        claim(range(3, 6))
+        hesitant = reader._consumer = reader._metadata._consumer = Hesitant(reader._consumer)
+        getattr(reader, ask)(30)
+        assert hesitant.handed_out
+        state, deadline = reader.world.states[0], time.monotonic() + 30
+        while state.next_offset < 6 and time.monotonic() < deadline:
+            list(reader.fold(reader.poll(0.1)))
+        assert [partition for _, _, partition in sorted(state.cells)] == list(range(6))
+    finally:
+        reader.close()
 
 
 # What is read
