@@ -36,6 +36,12 @@ MODULES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "what comes while offsets are asked for is read",
+        f"{CLIENT}.log_reader",
+        "unit/marshal_py/client/test_log_reader.py::test_a_record_that_comes_while_offsets_are_asked_for_is_not_lost[check_founding]",
+        ("LogReader._serve", "self._early.append(message)", "pass"),
+    ),
+    noticed(
         "a transaction that does not begin, or is not committed, is told as what it is",
         f"{PG}.table",
         "integration/harvest/databases/test_lost_sessions.py::test_an_ended_session_is_told_and_the_next_call_has_a_new_one[visit]",
