@@ -49,12 +49,15 @@ EXPLAINED: dict[str, set[str]] = {
     "level": {"level_change"},
     # Clients that begin together each send one (§5.16); a link may keep it back.
     "second_genesis": BETWEEN_CLIENT_AND_LOG,
-    # What was on its way to the log that is gone arrives in the new one (§7.4).
-    "impossible_version": {"topic_made_anew", "unclean_election"},
-    "impossible_epoch": {"topic_made_anew", "unclean_election"},
 }
 """What `verify` may find, and the faults of which one has to have been made shortly before.
 Whatever else it finds is an anomaly."""
+OF_ANOTHER_LOG: dict[str, set[str]] = {
+    "impossible_version": {"topic_made_anew", "unclean_election"},
+    "impossible_epoch": {"topic_made_anew", "unclean_election"},
+}
+"""What it may find where records were lost before: those that were on their way then arrive in the
+log that goes on (§7.4). In any other log these are the traces of a client that folds another one."""
 EXPLAINED_NS = 30 * 10**9
 """How long after a fault its traces may come: a producer goes on trying for so long."""
 
@@ -96,6 +99,8 @@ class Case:
     """The log of the claimers, if they have one of their own, at the end of each era."""
     claims_findings: list[dict[str, Any]] = field(default_factory=list)
     """What `marshal verify --strict` found in the last of these."""
+    may_go_on: bool = False
+    """Whether the log follows another one, on the way to which records may still have been."""
     quiet_bound_s: float = 30.0
     takeover_slack_s: float = 1.0
 
@@ -221,6 +226,7 @@ def _era(case: Case, number: int) -> Case:
         [line for line in director if is_last or line[0] != "quiet"],
         case.claims[number].log,
         findings=case.claims_findings if is_last else [],
+        may_go_on=number > 0,
         quiet_bound_s=case.quiet_bound_s,
         takeover_slack_s=case.takeover_slack_s,
     )
@@ -301,7 +307,7 @@ def _verified(case: Case, verdict: Verdict) -> None:
     for finding in case.findings:
         kind, at = finding["kind"], finding["at_ms"] * 1_000_000 + offset_ns
         counts[kind] += 1
-        causes = EXPLAINED.get(kind, set())
+        causes = EXPLAINED.get(kind, OF_ANOTHER_LOG.get(kind, set()) if case.may_go_on else set())
         if not any(f[1] in causes and f[2] <= at <= f[3] + EXPLAINED_NS for f in faults):
             where = f"{finding['coordinator']}@{finding['offset']}"
             said = f"{finding['what']}; {finding.get('record')}"

@@ -157,6 +157,19 @@ def test_what_verify_finds_has_to_be_the_trace_of_a_fault() -> None:
         assert _kinds(case) == {"verify"}
 
 
+@pytest.mark.parametrize("kind", ["impossible_epoch", "impossible_version"])
+def test_traces_of_another_log_are_explained_where_there_was_one_and_nowhere_else(
+    kind: str,
+) -> None:
+    case = _claims()
+    fault = ["fault", "topic_made_anew", 1 * SECOND, 2 * SECOND, "1 topics"]
+    case.director += [["clock", 5 * SECOND, 0], fault]
+    case.findings = [_found(kind, 1_000)]
+    assert _kinds(case) == {"verify"}
+    case.may_go_on = True
+    assert _kinds(case) == set()
+
+
 def test_a_takeover_has_a_bound_unless_the_machine_stood_still() -> None:
     case = _claims()
     case.histories["claimer-b"][1] = _act(4_300, 2)  # 3.1 s after the death
