@@ -57,7 +57,7 @@ OF_ANOTHER_LOG: dict[str, set[str]] = {
     "impossible_epoch": {"topic_made_anew", "unclean_election"},
 }
 """What it may find where records were lost before: those that were on their way then arrive in the
-log that goes on (§7.4). In any other log these are the traces of a client that folds another one."""
+log that goes on (§7.4). In any other these are the traces of a client that folds another log."""
 EXPLAINED_NS = 30 * 10**9
 """How long after a fault its traces may come: a producer goes on trying for so long."""
 
