@@ -33,7 +33,7 @@ STALL = "stall"
 """The machine stood still: a thread that wanted to sleep for a moment slept for longer."""
 
 BETWEEN_CLIENT_AND_LOG = {
-    *("stop", "stop_holders", "hiccup", "duplicate_client", STALL),
+    *("stop", "stop_holders", "machine_moves", "hiccup", "duplicate_client", STALL),
     *("link_cut", "link_hole", "link_one_way", "link_slow", "link_lossy"),
     *("broker_kill", "broker_pause", "rolling_restart", "all_brokers_kill", "controller_kill"),
     *("leader_moves", "broker_apart", "controllers_apart", "broker_disk_full", "power_loss"),

@@ -145,16 +145,28 @@ def _by_the_next_level(stage: Stage, dice: random.Random) -> tuple[str, str]:
 
 def clock_jump(stage: Stage, dice: random.Random) -> str:
     """The wall clocks of one to three clients jump, and stay so: nobody may count on them."""
-    assert stage.clocks is not None
     names = dice.sample(_victims(stage), dice.choice((1, 2, 3)))
-    told = []
-    for name in names:
-        off_s = stage.clocks.off_s(name)
-        jump_s = dice.choice((-600.0, -30.0, -2.0, 2.0, 30.0, 600.0))
-        if abs(off_s + jump_s) < _OFF_S:
-            stage.clocks.set(name, off_s + jump_s)
-            told.append(f"{name} by {jump_s:+.1f} s")
-    return ", ".join(told)
+    return ", ".join(told for name in names if (told := _jump(stage, name, dice)))
+
+
+def _jump(stage: Stage, name: str, dice: random.Random) -> str:
+    assert stage.clocks is not None
+    off_s = stage.clocks.off_s(name)
+    jump_s = dice.choice((-600.0, -30.0, -2.0, 2.0, 30.0, 600.0))
+    if abs(off_s + jump_s) >= _OFF_S:
+        return ""
+    stage.clocks.set(name, off_s + jump_s)
+    return f"{name} by {jump_s:+.1f} s"
+
+
+def machine_moves(stage: Stage, dice: random.Random) -> str:
+    """A client's machine moves to another host: it stands still, and has that one's time then."""
+    name = dice.choice(_victims(stage))
+    stage.pause(name)
+    _jump(stage, name, dice)
+    stage.wait(stage.interval_s * dice.uniform(0.5, 4.0))
+    stage.resume(name)
+    return name
 
 
 def group_pause(stage: Stage, dice: random.Random) -> str:
@@ -536,6 +548,7 @@ TRACKS: Final[dict[str, list[Fault]]] = {
         group_pause,
         level_change,
         clock_jump,
+        machine_moves,
     ],
     "kafka": [
         broker_kill,
@@ -576,7 +589,7 @@ DISK_FAULTS: Final = ("broker_disk_full", "database_disk_full")
 MARIA_FAULTS: Final = ("maria_kill", "maria_pause", "maria_link_cut")
 """Made only where MariaDB is installed."""
 
-CLOCK_FAULTS: Final = ("clock_jump",)
+CLOCK_FAULTS: Final = ("clock_jump", "machine_moves")
 """Made only where there is a C compiler."""
 
 
