@@ -2,8 +2,800 @@
 
 from __future__ import annotations
 
-from tests.mutation.mutants.noticed import Noticed
+from tests.mutation.mutants.noticed import Noticed, noticed
 
 __all__ = ["HARVESTERS"]
 
-HARVESTERS: tuple[Noticed, ...] = ()
+CLI = "harvest.cli"
+DB = "harvest.databases"
+MY = "harvest.databases.mysql"
+PG = "harvest.databases.postgres"
+LITE = "harvest.databases.sqlite"
+RUN = "harvest.runtime"
+
+HARVESTERS: tuple[Noticed, ...] = (
+    noticed(
+        "whoever selects dead letters says all of them, or which",
+        f"{CLI}.dead_letters",
+        "unit/harvest/cli/test_dead_letters.py::test_nothing_is_changed_until_somebody_has_said_which_rows",
+        (
+            "_selected",
+            "if all_ == (selection != Selection()):",
+            "if not all_ and selection == Selection():",
+        ),
+    ),
+    noticed(
+        "a dry run drops no dead letters",
+        f"{CLI}.dead_letters",
+        "unit/harvest/cli/test_dead_letters.py::test_a_dry_run_counts_and_changes_nothing",
+        (
+            "drop",
+            "found = store.drop(selection, mode=outbox.mode, dry_run=dry_run)",
+            "found = store.drop(selection, mode=outbox.mode)",
+        ),
+    ),
+    noticed(
+        "dead letters are a failure as JSON, too",
+        f"{CLI}.dead_letters",
+        "unit/harvest/cli/test_dead_letters.py::test_a_list_counts_all_and_shows_as_many_as_it_may",
+        (
+            "list_",
+            "    if count:\n        raise typer.Exit(1)",
+            "    if rows and not as_json:\n        raise typer.Exit(1)",
+        ),
+    ),
+    noticed(
+        "dead letters are chosen from a time until a time",
+        f"{CLI}.dead_letters",
+        "unit/harvest/cli/test_dead_letters.py::test_what_is_selected_by_each_option",
+        (
+            "_selection",
+            '_time("--since", since), _time("--until", until)',
+            '_time("--since", until), _time("--until", since)',
+        ),
+    ),
+    noticed(
+        "a slot that is lost is a failure",
+        f"{CLI}.slot",
+        "unit/harvest/cli/test_slot.py::test_a_slot_that_is_missing_or_lost_is_a_failure",
+        (
+            "show",
+            "    if health.lost:\n        raise typer.Exit(1)",
+            "    if not health.exists:\n        raise typer.Exit(1)",
+        ),
+    ),
+    noticed(
+        "who renews a slot chooses what becomes of the gap",
+        f"{CLI}.slot",
+        "unit/harvest/cli/test_slot.py::test_who_renews_a_slot_says_what_becomes_of_the_gap",
+        ("renew", "if publish_table == begin_now:", "if publish_table and begin_now:"),
+    ),
+    noticed(
+        "a slot is renewed after the id 0, too",
+        f"{CLI}.slot",
+        "unit/harvest/cli/test_slot.py::test_a_slot_is_renewed_as_it_was_asked_for",
+        ("renew", "after=after, dry_run", "after=after or None, dry_run"),
+    ),
+    noticed(
+        "a pause is in seconds",
+        f"{CLI}.pause",
+        "unit/harvest/cli/test_pause.py::test_a_pause_lasts_as_long_as_was_said",
+        (
+            "pause",
+            "for_s = parse_duration_ms(duration) / 1000",
+            "for_s = parse_duration_ms(duration)",
+        ),
+    ),
+    noticed(
+        "who still leads in a pause is a failure as JSON, too",
+        f"{CLI}.pause",
+        "unit/harvest/cli/test_pause.py::test_who_still_leads_is_named_and_makes_it_a_failure",
+        ("pause", "    if held and wait_s:\n", "    if held and wait_s and not as_json:\n"),
+    ),
+    noticed(
+        "who does not wait for a pause has not failed",
+        f"{CLI}.pause",
+        "unit/harvest/cli/test_pause.py::test_who_does_not_wait_is_told_and_it_is_no_failure",
+        ("pause", "    if held and wait_s:\n", "    if held:\n"),
+    ),
+    noticed(
+        "what is wrong in Kafka makes a check fail",
+        f"{CLI}.check",
+        "unit/harvest/cli/test_check.py::test_what_is_wrong_in_kafka_alone_is_a_failure",
+        (
+            "report",
+            '"error" for finding in findings)\n    if as_json:',
+            '"fatal" for finding in findings)\n    if as_json:',
+        ),
+    ),
+    noticed(
+        "a dry run begins at the lowest position",
+        f"{CLI}.check",
+        "unit/harvest/cli/test_check.py::test_a_dry_run_begins_at_the_lowest_position_of_the_shards",
+        ("_preview", "after = min([after if p", "after = max([after if p"),
+    ),
+    noticed(
+        "a warning of the database keeps nothing from being looked at",
+        f"{CLI}.check",
+        "unit/harvest/cli/test_check.py::test_a_warning_of_the_database_keeps_nothing_from_being_looked_at",
+        (
+            "report",
+            'wrong = any(finding.level == "error" for finding in findings)\n    backlog',
+            'wrong = any(finding.level != "ok" for finding in findings)\n    backlog',
+        ),
+    ),
+    noticed(
+        "destinations name no topics of Kafka",
+        f"{CLI}.check",
+        "unit/harvest/cli/test_check.py::test_with_destinations_the_column_names_no_topics_of_kafka",
+        ("report", "[] if wrong or settings.destinations else", "[] if wrong else"),
+    ),
+    noticed(
+        "nothing is behind what a position has passed",
+        f"{CLI}.checkpoint",
+        "unit/harvest/cli/test_checkpoint.py::test_a_place_in_the_log_is_shown_with_what_is_behind_it",
+        (
+            "_show_place",
+            "max(0, source.slot.log_end() - found.lsn)",
+            "source.slot.log_end() - found.lsn",
+        ),
+    ),
+    noticed(
+        "what was accepted is no failure",
+        f"{CLI}.checkpoint",
+        "unit/harvest/cli/test_checkpoint.py::test_what_differs_fails_a_dry_run_and_is_accepted_otherwise",
+        (
+            "accept",
+            "raise typer.Exit(1 if dry_run and found.difference else 0)",
+            "raise typer.Exit(1 if found.difference else 0)",
+        ),
+    ),
+    noticed(
+        "only positions of range mode are reset",
+        f"{CLI}.checkpoint",
+        "unit/harvest/cli/test_checkpoint.py::test_positions_are_those_of_range_mode",
+        (
+            "reset",
+            "    settings = load_range_config(config)\n    last_id",
+            "    settings = load(config)\n    last_id",
+        ),
+    ),
+    noticed(
+        "no rows to publish again are a failure",
+        f"{CLI}.replay",
+        "unit/harvest/cli/test_replay.py::test_no_such_rows_are_a_failure",
+        ("replay", "raise typer.Exit(0 if done.rows else 1)", "raise typer.Exit(0)"),
+    ),
+    noticed(
+        "the archive that is named goes before the configured one",
+        f"{CLI}.replay",
+        "unit/harvest/cli/test_replay.py::test_what_is_committed_is_told_apart_from_the_result",
+        (
+            "replay",
+            "    if archive is not None:\n",
+            "    if archive is not None and settings.partitions.archive is None:\n",
+        ),
+    ),
+    noticed(
+        "a switch goes on after the id 0, too",
+        f"{CLI}.switch",
+        "unit/harvest/cli/test_switch.py::test_a_switch_says_what_became_of_the_rows",
+        ("switch", "if done.last_id is not None:", "if done.last_id:"),
+    ),
+    noticed(
+        "a switch has the configuration as it was",
+        f"{CLI}.switch",
+        "unit/harvest/cli/test_switch.py::test_a_switch_says_what_became_of_the_rows",
+        ("switch", "None if old is None else load(old)", "None if old is None else load(config)"),
+    ),
+    noticed(
+        "partitions may be kept for no time at all",
+        f"{CLI}.range_mode",
+        "unit/harvest/cli/test_range_mode.py::test_options_go_before_what_is_configured",
+        ("partitions", "    if retain_hours is not None:", "    if retain_hours:"),
+    ),
+    noticed(
+        "what cannot be archived is a failure as JSON, too",
+        f"{CLI}.range_mode",
+        "unit/harvest/cli/test_range_mode.py::test_what_cannot_be_archived_stays_and_is_a_failure",
+        (
+            "partitions",
+            "indent=None)\n        raise typer.Exit(1 if done.unarchived else 0)",
+            "indent=None)\n        raise typer.Exit(0)",
+        ),
+    ),
+    noticed(
+        "orphans are older than so many hours",
+        f"{CLI}.range_mode",
+        "unit/harvest/cli/test_range_mode.py::test_orphans_are_older_than_so_many_hours",
+        ("orphans", "older_than_hours * 3600", "older_than_hours * 60"),
+    ),
+    noticed(
+        "the trigger is removed where that is asked for",
+        f"{CLI}.init",
+        "unit/harvest/cli/test_init.py::test_the_trigger_is_as_it_was_asked_for",
+        ("init", "    if notify is not None:\n", "    if notify:\n"),
+    ),
+    noticed(
+        "a table is made for the mode that is named",
+        f"{CLI}.init",
+        "unit/harvest/cli/test_init.py::test_range_mode_has_a_table_of_positions",
+        (
+            "init",
+            "open_outbox(config, database, table, mode)",
+            "open_outbox(config, database, table)",
+        ),
+    ),
+    noticed(
+        "a file and a database are not both named",
+        f"{CLI}.outbox",
+        "unit/harvest/cli/test_init.py::test_either_a_file_or_a_database_is_named",
+        (
+            "open_outbox",
+            "if (config is None) == (database is None):",
+            "if config is None and database is None:",
+        ),
+    ),
+    noticed(
+        "wal mode has its own dead letters",
+        f"{CLI}.outbox",
+        "unit/harvest/cli/test_init.py::test_wal_mode_has_its_own_parts",
+        (
+            "Outbox.dead_letters",
+            '        if self.mode == "wal":\n            return self.database.wal_dead',
+            '        if self.mode == "":\n            return self.database.wal_dead',
+        ),
+    ),
+    noticed(
+        "a signal stops the harvester that runs",
+        f"{CLI}.reap",
+        "unit/harvest/cli/test_reap.py::test_a_signal_stops_the_harvester_and_it_ends_in_order",
+        ("_run", "        STOP_SIGNALS.call(running.harvester.stop)\n", ""),
+    ),
+    noticed(
+        "the monitor ends with a harvest that fails",
+        f"{CLI}.reap",
+        "unit/harvest/cli/test_reap.py::test_the_monitor_ends_with_a_harvest_that_fails",
+        ("_status_server", "            monitor.close()", "            pass"),
+    ),
+    noticed(
+        "a paused group stands for no shard",
+        f"{RUN}.candidacy",
+        "unit/harvest/runtime/test_candidacy.py::test_a_paused_group_stands_for_nothing",
+        ("FairShare.stand", "        if decision.paused:\n            return None\n", ""),
+    ),
+    noticed(
+        "who leads a shard ends before it is let go",
+        f"{RUN}.candidacy",
+        "unit/harvest/runtime/test_candidacy.py::test_what_somebody_else_has_got_is_stood_for_no_more_but_leaders_end_first",
+        (
+            "FairShare._withdraw",
+            "and unit not in wanted and unit[1] not in self._elected",
+            "and unit not in wanted",
+        ),
+    ),
+    noticed(
+        "a shard that nobody takes does not hold up the next for ever",
+        f"{RUN}.candidacy",
+        "unit/harvest/runtime/test_candidacy.py::test_a_shard_that_nobody_takes_holds_up_the_next_for_two_intervals",
+        (
+            "FairShare._give_up_one",
+            "is None and time.monotonic() < until_s",
+            "is None or time.monotonic() < until_s",
+        ),
+    ),
+    noticed(
+        "news of the election wake",
+        f"{RUN}.candidacy",
+        "unit/harvest/runtime/test_candidacy.py::test_news_of_the_one_leadership_wake_and_no_others",
+        (
+            "Election.start.hear",
+            'if any(getattr(event, "topic", None) == self._unit[0] for event in events):',
+            'if any(getattr(event, "topic", None) == self._unit for event in events):',
+        ),
+    ),
+    noticed(
+        "what is accepted rests on no log of the server before",
+        f"{RUN}.checkpoint_changes",
+        "unit/harvest/runtime/test_checkpoint_changes.py::test_what_is_accepted_rests_on_no_log_any_more",
+        (
+            "_accept",
+            "positions = [replace(p, timeline=0, log=0) for p in found if p is not None]",
+            "positions = [p for p in found if p is not None]",
+        ),
+    ),
+    noticed(
+        "no position above all ids is accepted",
+        f"{RUN}.checkpoint_changes",
+        "unit/harvest/runtime/test_checkpoint_changes.py::test_a_position_above_all_ids_is_not_accepted",
+        (
+            "_accept",
+            "if any(p.last_id > last for p in positions)",
+            "if all(p.last_id > last for p in positions)",
+        ),
+    ),
+    noticed(
+        "leaders of shards that end are shut out, too",
+        f"{RUN}.checkpoint_changes",
+        "unit/harvest/runtime/test_checkpoint_changes.py::test_leaders_of_all_shards_that_there_were_are_shut_out",
+        (
+            "change_shards",
+            "checkpoints.write(new, fence=before)",
+            "checkpoints.write(new, fence=number)",
+        ),
+    ),
+    noticed(
+        "copies of another division are not restored",
+        f"{RUN}.checkpoint_changes",
+        "unit/harvest/runtime/test_checkpoint_changes.py::test_copies_of_this_division_are_restored",
+        (
+            "restore_checkpoints",
+            "copies = [p for p in store.saved() if p.shards == config.shards]",
+            "copies = list(store.saved())",
+        ),
+    ),
+    noticed(
+        "all shards may go on after the id 0",
+        f"{RUN}.checkpoint_changes",
+        "unit/harvest/runtime/test_checkpoint_changes.py::test_before_the_first_row_is_where_ids_begin",
+        ("reset_checkpoints", "if after is None else after", "if not after else after"),
+    ),
+    noticed(
+        "a shard without a checkpoint is not divided",
+        f"{RUN}.checkpoint_changes",
+        "unit/harvest/runtime/test_checkpoint_changes.py::test_a_shard_without_a_checkpoint_is_not_divided",
+        ("change_shards", "if old and len(old) < before:", "if old and len(old) > before:"),
+    ),
+    noticed(
+        "who stops a harvest while it begins is heard",
+        f"{RUN}.embedding",
+        "unit/harvest/runtime/test_embedding.py::test_who_stops_while_it_begins_is_heard",
+        ("Harvest._run", "if self._stop_asked.is_set():", "if False:"),
+    ),
+    noticed(
+        "what is wrong at the start of a harvest is raised there",
+        f"{RUN}.embedding",
+        "unit/harvest/runtime/test_embedding.py::test_what_is_wrong_at_the_start_is_raised_there_and_once",
+        ("Harvest.start", "        if self._process is None:\n            self.await_()\n", ""),
+    ),
+    noticed(
+        "a harvest that has ended is not healthy",
+        f"{RUN}.embedding",
+        "unit/harvest/runtime/test_embedding.py::test_a_harvest_begins_and_ends_in_order",
+        (
+            "Harvest.health",
+            "if self._monitor is None or not self._thread.is_alive():",
+            "if self._monitor is None:",
+        ),
+    ),
+    noticed(
+        "a harvest leaves no handlers in the log",
+        f"{RUN}.embedding",
+        "unit/harvest/runtime/test_embedding.py::test_a_logger_gets_what_its_level_lets_through_and_nothing_afterwards",
+        ("Harvest._forwarding", "logging.getLogger(name).removeHandler(self._forward)", "pass"),
+    ),
+    noticed(
+        "one replica needs no two in sync",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_replicas_in_sync",
+        ("_check_topic", "elif replicas > 1 and minimum < 2:", "elif replicas > 1 or minimum < 2:"),
+    ),
+    noticed(
+        "what the brokers do not say is not refused",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_a_topic_that_may_not_be_written_to_is_an_error_where_the_brokers_say_so",
+        (
+            "check_kafka",
+            "if name in writable and not writable[name]:",
+            "if not writable.get(name):",
+        ),
+    ),
+    noticed(
+        "an unclean leader is warned of",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_an_unclean_leader_may_lose_what_was_purged",
+        (
+            "_check_topic",
+            '"unclean.leader.election.enable") == "true"',
+            '"unclean.leader.election.enable") is True',
+        ),
+    ),
+    noticed(
+        "a group that may not be read is to be granted",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_a_checkpoint_that_cannot_be_read_says_what_to_grant",
+        (
+            "_check_group",
+            "== KafkaError.GROUP_AUTHORIZATION_FAILED",
+            "== KafkaError.TOPIC_AUTHORIZATION_FAILED",
+        ),
+    ),
+    noticed(
+        "marks are on the disk where a checkpoint rests on them",
+        f"{RUN}.parts",
+        "unit/harvest/runtime/test_parts.py::test_marks_are_on_the_disk_where_a_checkpoint_rests_on_them",
+        (
+            "make_store",
+            'durable = config.delivery == "transactional"',
+            'durable = config.delivery != "transactional"',
+        ),
+    ),
+    noticed(
+        "each shard has a transactional id of its own",
+        f"{RUN}.parts",
+        "unit/harvest/runtime/test_parts.py::test_each_shard_has_a_transactional_id_of_its_own",
+        ("make_sink", "name=name or config.sink_name,", "name=config.sink_name,"),
+    ),
+    noticed(
+        "one leader looks after the partitions",
+        f"{RUN}.parts",
+        "unit/harvest/runtime/test_parts.py::test_one_leader_looks_after_the_partitions",
+        (
+            "make_tools",
+            "if shard == 0 and config.partitions.automatic",
+            "if config.partitions.automatic",
+        ),
+    ),
+    noticed(
+        "all rows wait for a topic only where none is set aside",
+        f"{RUN}.parts",
+        "unit/harvest/runtime/test_parts.py::test_all_rows_wait_for_a_topic_only_where_none_can_be_set_aside",
+        (
+            "_waits_for_topics",
+            'policy.unknown_topic == "wait" and policy.on_bad_row == "stop"',
+            'policy.unknown_topic == "wait" or policy.on_bad_row == "stop"',
+        ),
+    ),
+    noticed(
+        "a replica is read as one",
+        f"{RUN}.parts",
+        "unit/harvest/runtime/test_parts.py::test_a_replica_is_read_as_one",
+        ("make_range_store", "primary.ids, standby=True)", "primary.ids)"),
+    ),
+    noticed(
+        "a client that has failed does not reach Kafka",
+        f"{RUN}.probes",
+        "unit/harvest/runtime/test_probes.py::test_a_client_that_has_failed_does_not_reach_kafka",
+        ("ServerProbes.kafka", "        if failure is not None:\n            raise failure\n", ""),
+    ),
+    noticed(
+        "shards have holders each",
+        f"{RUN}.probes",
+        "unit/harvest/runtime/test_probes.py::test_holders_are_those_of_each_shard",
+        ("ServerProbes.holders", ' + (f".{partition}" if partition else "")', ""),
+    ),
+    noticed(
+        "every connection of a probe is closed",
+        f"{RUN}.probes",
+        "unit/harvest/runtime/test_probes.py::test_every_connection_is_closed",
+        ("ServerProbes.close", "        self._dead_letters.close()\n", ""),
+    ),
+    noticed(
+        "the age of a row is in seconds",
+        f"{RUN}.process",
+        "unit/harvest/runtime/test_process.py::test_a_process_is_what_was_configured",
+        ("Process.max_age_s", "None if limit_ms is None else limit_ms / 1000", "limit_ms"),
+    ),
+    noticed(
+        "a harvester drains for seconds",
+        f"{RUN}.process",
+        "unit/harvest/runtime/test_process.py::test_a_process_is_what_was_configured",
+        ("process", "config.limits.drain_timeout_ms / 1000", "config.limits.drain_timeout_ms"),
+    ),
+    noticed(
+        "rows of destinations do not wait for topics",
+        f"{RUN}.process",
+        "unit/harvest/runtime/test_process.py::test_where_no_row_is_set_aside_for_its_topic_none_is_put_back",
+        (
+            "_retrying_missing_topics",
+            'policy.unknown_topic != "wait" or config.destinations or not',
+            'policy.unknown_topic != "wait" or not',
+        ),
+    ),
+    noticed(
+        "a store whose outbox is refused is closed",
+        f"{RUN}.process",
+        "unit/harvest/runtime/test_process.py::test_what_is_refused_leaves_nothing_open",
+        (
+            "process",
+            "        finally:\n            store.close()\n        harvester",
+            "        finally:\n            pass\n        harvester",
+        ),
+    ),
+    noticed(
+        "what goes together has the last checkpoint",
+        f"{RUN}.publisher",
+        "unit/harvest/runtime/test_publisher.py::test_what_waits_goes_together_under_the_last_checkpoint",
+        ("Publisher._publish", "self._checkpoint(sends[-1])", "self._checkpoint(sends[0])"),
+    ),
+    noticed(
+        "what was put in before an open is sent before it",
+        f"{RUN}.publisher",
+        "unit/harvest/runtime/test_publisher.py::test_what_was_put_in_before_an_open_is_sent_before_it",
+        ("Publisher._merged", "if sends and (is_open or rows", "if sends and (rows"),
+    ),
+    noticed(
+        "who refuses a database shows it",
+        f"{RUN}.metrics",
+        "unit/harvest/runtime/test_metrics.py::test_a_harvester_that_refuses_its_database_shows_it",
+        ("HarvestMetrics._families", "harvester.refusal is not None", "harvester.refusal is None"),
+    ),
+    noticed(
+        "no rows set aside are shown as none",
+        f"{RUN}.metrics",
+        "unit/harvest/runtime/test_metrics.py::test_what_was_not_counted_is_not_shown_and_nothing_is_shown_as_zero",
+        (
+            "HarvestMetrics._families",
+            "if monitor.dead_letters is not None:",
+            "if monitor.dead_letters:",
+        ),
+    ),
+    noticed(
+        "a slot about to be lost shows that nothing is left",
+        f"{RUN}.metrics",
+        "unit/harvest/runtime/test_metrics.py::test_a_slot_shows_what_it_costs",
+        (
+            "HarvestMetrics._families",
+            "            if slot.safe_bytes is not None:\n",
+            "            if slot.safe_bytes:\n",
+        ),
+    ),
+    noticed(
+        "nothing is marked when no time is left of the lease",
+        f"{RUN}.marked_rows",
+        "unit/harvest/runtime/test_marked_rows.py::test_nothing_is_marked_without_a_lease_or_time_left_of_it",
+        (
+            "MarkedRows.mark",
+            "if valid_ms <= 0 or not leadership.may_act():",
+            "if valid_ms <= 0 and not leadership.may_act():",
+        ),
+    ),
+    noticed(
+        "another database is no failed mark",
+        f"{RUN}.marked_rows",
+        "unit/harvest/runtime/test_marked_rows.py::test_another_database_ends_the_leadership_before_anything_is_marked",
+        ("MarkedRows.mark", "        except DatabaseChanged:\n            raise\n", ""),
+    ),
+    noticed(
+        "the guard hears of rows that were marked",
+        f"{RUN}.marked_rows",
+        "unit/harvest/runtime/test_marked_rows.py::test_a_term_begins_with_what_the_last_checkpoint_rests_on",
+        ("MarkedRows.mark", "self._guard.saw(self._marker)", "pass"),
+    ),
+    noticed(
+        "a checkpoint of mark mode says how far the log had come",
+        f"{RUN}.mark_leader",
+        "unit/harvest/runtime/test_mark_leader.py::test_a_checkpoint_says_how_far_the_log_had_come",
+        (
+            "MarkLeader._checkpoint",
+            "checkpoint = replace(checkpoint, timeline=timeline, log=log)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "a term rests on what the last checkpoint says",
+        f"{RUN}.mark_leader",
+        "unit/harvest/runtime/test_mark_leader.py::test_a_term_begins_where_the_last_checkpoint_says_with_the_keys_that_wait",
+        (
+            "MarkLeader._opened",
+            "self.rows.checkpoint_position = checkpoint.timeline, checkpoint.log",
+            "pass",
+        ),
+    ),
+    noticed(
+        "the guard is closed with its leader",
+        f"{RUN}.mark_leader",
+        "unit/harvest/runtime/test_mark_leader.py::test_all_that_was_opened_is_closed",
+        ("MarkTools.close", "            self.guard.close()\n", "            pass\n"),
+    ),
+    noticed(
+        "a slot that does not go on is found out",
+        f"{RUN}.slot_changes",
+        "unit/harvest/runtime/test_slot_changes.py::test_a_slot_goes_on_where_the_position_is_in_it",
+        (
+            "goes_on",
+            "    except (CheckpointError, ConfigurationError):\n        return False",
+            "    except (CheckpointError, ConfigurationError):\n        pass",
+        ),
+    ),
+    noticed(
+        "columns that only wal mode reads are not left to others",
+        f"{RUN}.slot_changes",
+        "unit/harvest/runtime/test_slot_changes.py::test_columns_that_only_wal_mode_reads_are_not_left_to_another_mode",
+        ("leave_slot", 'if config.wal.layout != "goharvest":', 'if config.wal.layout == "":'),
+    ),
+    noticed(
+        "work waits for what comes before it",
+        f"{RUN}.action_threads",
+        "unit/harvest/runtime/test_action_threads.py::test_work_begins_when_what_comes_before_it_has_ended",
+        ("ActionThread._run", "                    self._before()\n", ""),
+    ),
+    noticed(
+        "an element that is NULL has no length",
+        f"{PG}.header_arrays",
+        "unit/harvest/databases/test_header_arrays.py::test_elements_come_in_their_order_nulls_and_empty_ones_too",
+        (
+            "elements",
+            "        if length < 0:\n            found.append(None)\n            continue\n",
+            "        if length < 0:\n            continue\n",
+        ),
+    ),
+    noticed(
+        "all dimensions of an array count",
+        f"{PG}.header_arrays",
+        "unit/harvest/databases/test_header_arrays.py::test_of_several_dimensions_all_elements_come_row_by_row",
+        (
+            "elements",
+            "range(prod(lengths) if lengths else 0)",
+            "range(lengths[0] if lengths else 0)",
+        ),
+    ),
+    noticed(
+        "a row with one of both arrays is not one without",
+        f"{PG}.header_arrays",
+        "unit/harvest/databases/test_header_arrays.py::test_a_row_with_one_of_both_arrays_is_not_taken_for_one_without",
+        (
+            "with_headers",
+            "row[_KEYS] or row[_VALUES] for row in rows",
+            "row[_KEYS] and row[_VALUES] for row in rows",
+        ),
+    ),
+    noticed(
+        "options that were given stay beside server settings",
+        f"{PG}.conninfo",
+        "unit/harvest/databases/test_conninfo.py::test_the_same_is_said_to_libpq",
+        (
+            "_split_off_server_settings",
+            "            options.append(value)\n",
+            "            options = [value]\n",
+        ),
+    ),
+    noticed(
+        "text that cannot be converted is that row's fault",
+        f"{PG}.encoding",
+        "unit/harvest/databases/test_encoding.py::test_what_cannot_be_converted_is_a_value_error_and_the_next_is",
+        (
+            "Converter._to_utf8",
+            "except psycopg.DataError as error:",
+            "except psycopg.InternalError as error:",
+        ),
+    ),
+    noticed(
+        "a converter that was closed connects again",
+        f"{PG}.encoding",
+        "unit/harvest/databases/test_encoding.py::test_who_closes_it_may_use_it_again",
+        (
+            "Converter.close",
+            "connection, self._connection = self._connection, None",
+            "connection = self._connection",
+        ),
+    ),
+    noticed(
+        "an element that is null stays one",
+        f"{DB}.column_values",
+        "unit/harvest/databases/test_column_values.py::test_headers_are_the_strings_of_an_array",
+        ("_element", "    if element is None:\n        return None\n", ""),
+    ),
+    noticed(
+        "no array is taken for one without headers",
+        f"{DB}.column_values",
+        "unit/harvest/databases/test_column_values.py::test_headers_are_the_strings_of_an_array",
+        (
+            "headers_from_json",
+            "            return _UNREADABLE\n        return tuple",
+            "            return None\n        return tuple",
+        ),
+    ),
+    noticed(
+        "a column that is NOT NULL cannot be marked",
+        f"{DB}.schema",
+        "unit/harvest/databases/test_schema.py::test_a_type_that_cannot_be_used_is_named_with_the_remedy",
+        (
+            "column_findings",
+            'elif column == "leader_id" and required:',
+            'elif column == "id" and not required:',
+        ),
+    ),
+    noticed(
+        "a deadlock is not tried for ever",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_table.py::test_a_deadlock_is_tried_again_but_not_for_ever",
+        (
+            "MysqlTable._change",
+            "or attempt == _ATTEMPTS:\n                        raise",
+            "or attempt == 1:\n                        raise",
+        ),
+    ),
+    noticed(
+        "a connection that timed out is not used again",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_table.py::test_an_error_says_what_to_do_and_a_broken_connection_is_replaced",
+        (
+            "MysqlTable._errors",
+            "# a time-out of the socket\n            self.close()\n",
+            "# a time-out of the socket\n",
+        ),
+    ),
+    noticed(
+        "a broken connection is replaced",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_table.py::test_a_connection_that_the_driver_has_closed_is_replaced",
+        (
+            "MysqlTable._errors",
+            "gone or isinstance(error, pymysql.InterfaceError) or code in _BROKEN",
+            "gone and isinstance(error, pymysql.InterfaceError) or code in _BROKEN",
+        ),
+    ),
+    noticed(
+        "a condition has no more terms than the optimizer bears",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_table.py::test_a_condition_is_no_longer_than_the_optimizer_bears",
+        ("within", "chunk = ranges[start : start + _TERMS]", "chunk = ranges[start:]"),
+    ),
+    noticed(
+        "a password of a URL is decoded",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_table.py::test_a_url_is_what_the_driver_takes",
+        (
+            "connect_arguments",
+            '"password": unquote(parts.password or ""),',
+            '"password": parts.password or "",',
+        ),
+    ),
+    noticed(
+        "a visit is on the disk before Kafka hears of it",
+        f"{LITE}.sources",
+        "unit/harvest/databases/test_registrations.py::test_a_visit_is_on_the_disk_before_kafka_hears_of_it",
+        ("SqliteSources.visit", '        self._execute("PRAGMA synchronous = FULL")\n', ""),
+    ),
+    noticed(
+        "what was durable stays so after a visit",
+        f"{LITE}.sources",
+        "unit/harvest/databases/test_registrations.py::test_a_visit_is_on_the_disk_before_kafka_hears_of_it",
+        (
+            "SqliteSources.visit",
+            "            if not self._durable:\n",
+            "            if self._durable:\n",
+        ),
+    ),
+    noticed(
+        "of two who register one is told of the other",
+        f"{DB}.registrations",
+        "unit/harvest/databases/test_registrations.py::test_of_two_who_make_it_at_once_one_finds_the_other",
+        (
+            "Registrations.register",
+            "        except StoreUnavailable:\n            pass",
+            "        except TableMissing:\n            pass",
+        ),
+    ),
+    noticed(
+        "who is registered anew is so where nobody was",
+        f"{DB}.registrations",
+        "unit/harvest/databases/test_registrations.py::test_who_is_registered_anew_where_nobody_is_is_registered",
+        (
+            "Registrations.register_anew",
+            "        self.register(ours)\n        self._statement(_SET",
+            "        self.create_registration()\n        self._statement(_SET",
+        ),
+    ),
+    noticed(
+        "what MySQL was given is committed at the end",
+        f"{DB}.registry",
+        "unit/harvest/databases/test_registry.py::test_the_same_with_mysql",
+        (
+            "_Mysql.transaction",
+            "            yield connection\n            connection.commit()\n",
+            "            yield connection\n",
+        ),
+    ),
+    noticed(
+        "a person may give what goharvest reads",
+        f"{DB}.registry",
+        "unit/harvest/databases/test_registry.py::test_a_person_may_give_settings_of_the_server_as_goharvest_reads_them",
+        (
+            "database_of_data_source",
+            "source if separator and scheme in _KINDS else libpq_conninfo(source)",
+            "source if separator or scheme in _KINDS else libpq_conninfo(source)",
+        ),
+    ),
+)
