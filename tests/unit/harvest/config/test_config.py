@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from harvest.config.goharvest import parse_duration_ms
 from harvest.config.load import load, parse
 from harvest.config.model import ReaperConfig
+from harvest.config.routes import load_route, load_routes
+from harvest.core.row import Row
 from harvest.databases.postgres.conninfo import libpq_conninfo
-from harvest.errors import ConfigurationError
+from harvest.errors import ConfigurationError, InvalidRecord
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings, producer_settings
 
 OURS = """
@@ -252,3 +254,226 @@ def test_the_reader_of_the_checkpoint_takes_only_the_connection() -> None:
     assert settings["ssl.x"] == "y"
     assert "linger.ms" not in settings
     assert settings["isolation.level"] == "read_committed"
+
+
+# --- What is put in from the environment ---
+
+
+def test_variables_are_put_in_wherever_there_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "from-outside")
+    config = parse(
+        OURS
+        + "destinations: {shop: {nats: {servers: ['nats://${SECRET}@n', 'b${SECRET}${SECRET}']}}}\n"
+    )
+    nats = config.destinations["shop"].nats
+    assert nats is not None
+    assert nats.servers == ["nats://from-outside@n", "bfrom-outsidefrom-outside"]
+
+
+# --- Mistakes ---
+
+
+def test_every_mistake_is_told_and_the_key_is_known_where_it_stands() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(OURS + "delivery: twice\nshards: 0\nwal: {slott: x}\npartitions: {zzz: 1}\n")
+    said = str(caught.value)
+    assert "delivery: " in said
+    assert "shards: " in said
+    assert "wal.slott: unknown key; did you mean 'slot'?" in said
+    assert "partitions.zzz: unknown key; known here: automatic, rows, ahead" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: b\nb: [\n", "c is no YAML, line 3"),
+        ("a: 2026-99-99\n", "c is no YAML"),
+        ("[" * 50_000, "c is no YAML"),
+        ("&a {b: *a, kafka: 1}", "c contains itself"),
+    ],
+)
+def test_what_is_no_yaml_says_where(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        parse(text, source="c")
+
+
+def test_a_file_that_is_no_text_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "reaper.yaml"
+    path.write_bytes(b"group: \xff")
+    with pytest.raises(ConfigurationError, match=r"reaper\.yaml cannot be read"):
+        load(path)
+
+
+# --- Routes in Python ---
+
+
+def no_route(row: Row) -> str:
+    raise KeyError(row.topic)
+
+
+no_function = "text"
+
+
+def test_what_a_route_in_python_raises_is_that_rows_fault() -> None:
+    """A row that cannot be routed is set aside; an error that ends the process would stop all."""
+    find = load_route(f"python:{__name__}:no_route")
+    assert callable(find)
+    with pytest.raises(InvalidRecord, match="no_route failed: KeyError: 'orders'"):
+        find(Row(1, "orders", b"k", b"v"))
+
+
+@pytest.mark.parametrize(
+    ("route", "said"),
+    [
+        ("python:no.such.module:f", "write python:module:function"),
+        (f"python:{__name__}:nothing", "write python:module:function"),
+        ("python:", "write python:module:function"),
+        (f"python:{__name__}:no_function", "no_function is no function"),
+    ],
+)
+def test_a_route_that_is_no_function_is_a_mistake(route: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        load_route(route)
+
+
+def test_of_several_routes_each_is_looked_up() -> None:
+    assert load_routes(None) is None
+    assert load_routes("shop") == "shop"
+    found = load_routes(["shop", f"python:{__name__}:no_route"])
+    assert isinstance(found, list)
+    assert found[0] == "shop"
+    assert callable(found[1])
+
+
+# --- goharvest's file ---
+
+
+def test_goharvests_group_goes_before_its_topic() -> None:
+    assert parse("harvest: {leaderTopic: t, leaderGroupID: g}").group == "g"
+    assert parse("harvest: {leaderTopic: t}").group == "t"
+    assert parse("harvest: {}").group == "reaper"
+    assert parse("harvest: {}").logging.level == "debug"
+
+
+def test_goharvests_times_keep_within_ours() -> None:
+    limits = parse("harvest: {limits: {markBackoff: 1ms, ioErrorBackoff: 0}}").limits
+    assert (limits.max_poll_interval_ms, limits.min_poll_interval_ms) == (1, 1)
+    assert limits.io_error_backoff_ms == 1
+    limits = parse("harvest: {limits: {markBackoff: 10s}}").limits
+    assert (limits.max_poll_interval_ms, limits.min_poll_interval_ms) == (10_000, 2)
+    assert parse("harvest: {limits: {heartbeatTimeout: 1ms}}").coordination.interval_ms == 20
+
+
+def test_what_has_no_effect_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "harvest")
+    parse("harvest: {leaderTopic: t, limits: {sendBuffer: 1, markBackoff: 1s}}", source="r")
+    assert [record.getMessage() for record in caplog.records] == [
+        "r: accepted, and without effect here: leaderTopic, sendBuffer"
+    ]
+    caplog.clear()
+    parse("harvest: {limits: {markBackoff: 1s}}")
+    assert not caplog.records
+
+
+# --- What follows from what is configured ---
+
+
+def test_who_harvests_is_a_relay_where_there_are_destinations() -> None:
+    assert parse(OURS).registration("c").mode == "mark"
+    relay = parse(OURS + "destinations: {shop: {kafka: {}}}\n").registration("c")
+    assert (relay.mode, relay.group, relay.cluster, relay.topic) == (
+        "relay",
+        "shop",
+        "c",
+        "__marshal",
+    )
+
+
+def test_one_shard_is_an_election_and_several_are_claims() -> None:
+    assert parse(OURS).shard_units() == [("leader:harvest:outbox", 0)]
+    config = parse(OURS + "mode: range\nshards: 2\n")
+    assert config.shard_units() == [("harvest:outbox", 0), ("harvest:outbox", 1)]
+    assert config.shard_units(1) == [("leader:harvest:outbox", 0)]
+    assert config.shard_sink_name(1) == "shop.outbox.1"
+
+
+@pytest.mark.parametrize(
+    ("wal", "purge"),
+    [
+        ("{}", "delete"),
+        ("{layout: debezium}", "keep"),
+        ("{purge: keep}", "keep"),
+        ("{layout: debezium, purge: delete}", "delete"),
+    ],
+)
+def test_what_is_not_our_table_is_left_as_it_is(wal: str, purge: str) -> None:
+    assert parse(OURS + f"mode: wal\nwal: {wal}\n").wal.options().purge == purge
+
+
+def test_further_columns_are_beside_the_headers_of_a_layout() -> None:
+    config = parse(
+        OURS + "mode: wal\nwal: {layout: debezium, headers: {id: id}}\n"
+        "columns: {headers: {trace: trace_id}}\n"
+    )
+    headers = config.wal.options(config.columns.extra()).layout.headers
+    assert headers == {"id": "id", "trace": "trace_id"}
+
+
+def test_rows_that_wait_for_a_topic_hold_up_their_keys() -> None:
+    """Otherwise a later row of the key would come before it."""
+    policy = parse(OURS + "bad_rows: {unknown_topic: wait, key_waits: false}\n").bad_rows.policy()
+    assert policy.key_waits
+    policy = parse(OURS + "bad_rows: {key_waits: false}\n").bad_rows.policy()
+    assert not policy.key_waits
+
+
+def test_times_are_in_the_units_that_are_used() -> None:
+    config = parse(OURS + "mode: range\npartitions: {retain_hours: 1.5}\n")
+    assert config.partitions.policy().retain_s == 5_400
+    assert parse(OURS + "logging: {level: WARN}\n").logging.python_level() == 30
+
+
+def test_the_producers_settings_go_before_those_of_all() -> None:
+    config = parse(OURS + "producer: {sasl.password: mine, linger.ms: 5}\npartitioner: java\n")
+    assert config.producer_config["sasl.password"] == "mine"
+    assert producer_settings(config.producer_config, None)["partitioner"] == "murmur2"
+    for key in ("producer", "kafka"):
+        text = f"{OURS}partitioner: java\n"
+        given = "{bootstrap.servers: b, partitioner: consistent}"
+        if key == "kafka":
+            text = text.replace('{bootstrap.servers: "localhost:9092", sasl.password: hush}', given)
+        else:
+            text += f"producer: {given}\n"
+        with pytest.raises(ConfigurationError, match="partitioner is given twice"):
+            parse(text)
+
+
+def test_a_record_is_known_by_database_outbox_and_id() -> None:
+    envelope = parse(OURS + "harvest_id: eu\noutbox: s.orders\n").envelope()
+    assert envelope is not None
+    assert envelope.harvest_id == "eu/s.orders"
+    assert parse(OURS).envelope() is None
+
+
+def test_no_connection_string_is_shown() -> None:
+    base = OURS.replace("app:hush@", "")
+    for more in (
+        "mode: range\nprimary: {database: 'password=hush', replica: 'password=hush'}\n",
+        "mode: wal\nwal: {standby: 'password=hush'}\n",
+        "producer: {ssl.key.password: hush}\n",
+    ):
+        assert "hush" not in repr(parse(base + more))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("partitions: {archive: a}\n", "partitions.archive does not keep further columns"),
+        ("mode: wal\nwal: {source: message}\n", "messages have no columns"),
+        ("mode: range\nprimary: {database: host=p}\n", "with `primary`"),
+        ("destinations: {shop: {kafka: {}}}\n", "partition and timestamp are Kafka's"),
+    ],
+)
+def test_further_columns_are_refused_where_they_would_be_lost(more: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        parse(OURS + "columns: {partition: p}\n" + more)

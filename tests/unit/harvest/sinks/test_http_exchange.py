@@ -62,6 +62,15 @@ ANSWERS = [
         b"ok",
         True,
     ),
+    (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"2\r\nok\r\n0\r\n\r\n",
+        200,
+        b"ok",
+        True,
+    ),
+    (b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", 204, b"", True),
+    (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", 304, b"", True),
     (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 N\r\n\r\n", 204, b"", True),
     (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", None, b"", False),
     (b"HTTP/1.1 503 No\r\nretry-AFTER: 3\r\ncontent-length: 0\r\n\r\n", 503, b"", True),
@@ -115,6 +124,25 @@ def test_a_status_decides_and_a_broken_body_costs_the_connection(error: Exceptio
         assert not kept
     with pytest.raises(type(error)):
         exchange(Stream([b"HTTP/1.1 2"], error))
+
+
+def test_of_a_body_no_more_is_read_than_is_shown() -> None:
+    """A receiver that sends without end holds up nobody, and fills no memory."""
+    reads = []
+
+    class Endless(Stream):
+        def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+            reads.append(max_bytes)
+            return super().read(max_bytes, timeout)
+
+    for head in (b"Content-Length: 2000000", b"X: until it closes"):
+        reads.clear()
+        stream = Endless([b"HTTP/1.1 500 No\r\n" + head + b"\r\n\r\n"], b"x" * 60_000)
+        answer, kept = exchange(stream)
+        assert isinstance(answer, Answer)
+        assert (answer.status, kept) == (500, False)
+        assert len(answer.said) <= 200_000
+        assert len(reads) <= 5
 
 
 def test_a_request_is_written_in_one_piece() -> None:
