@@ -7,11 +7,14 @@ from tests.mutation.mutants.noticed import Noticed, noticed
 __all__ = ["HARVESTERS"]
 
 CLI = "harvest.cli"
+CONFIG = "harvest.config"
 DB = "harvest.databases"
 MY = "harvest.databases.mysql"
 PG = "harvest.databases.postgres"
 LITE = "harvest.databases.sqlite"
 RUN = "harvest.runtime"
+HTTP = "harvest.sinks.http"
+KAFKA = "harvest.sinks.kafka"
 
 HARVESTERS: tuple[Noticed, ...] = (
     noticed(
@@ -796,6 +799,304 @@ HARVESTERS: tuple[Noticed, ...] = (
             "database_of_data_source",
             "source if separator and scheme in _KINDS else libpq_conninfo(source)",
             "source if separator or scheme in _KINDS else libpq_conninfo(source)",
+        ),
+    ),
+    noticed(
+        "no status at all may be expected",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_statuses_are_numbers_and_ranges",
+        ("_parse_statuses", "    if value is None:\n        return frozenset()\n", ""),
+    ),
+    noticed(
+        "what is refused is not what is expected",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_statuses_are_numbers_and_ranges",
+        ("_http_sink", "refused=config.refuse,", "refused=config.expect,"),
+    ),
+    noticed(
+        "a batch is bounded in bytes",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_a_batch_is_bounded_in_rows_and_bytes",
+        (
+            "DestinationConfig.policy",
+            "given.update(batch_records=batch.records, batch_bytes=batch.bytes)",
+            "given.update(batch_records=batch.records)",
+        ),
+    ),
+    noticed(
+        "settings of one Kafka go before those of all",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_settings_of_a_kafka_go_before_those_of_all",
+        ("_kafka_sink", "{**settings, **config.settings}", "{**config.settings, **settings}"),
+    ),
+    noticed(
+        "a secret is not shown",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_no_secret_is_shown",
+        (
+            "HttpConfig",
+            "sign: Secrets = Field(default=(), repr=False)",
+            "sign: Secrets = Field(default=())",
+        ),
+    ),
+    noticed(
+        "a secret is not empty",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_one_secret_may_be_given_and_none_is_none",
+        ("", "Secret = Annotated[str, Field(min_length=1)]", "Secret = Annotated[str, Field()]"),
+    ),
+    noticed(
+        "goharvest's group goes before its topic",
+        f"{CONFIG}.goharvest",
+        "unit/harvest/config/test_config.py::test_goharvests_group_goes_before_its_topic",
+        (
+            "convert",
+            'go.leader_group_id or go.leader_topic or "reaper"',
+            'go.leader_topic or go.leader_group_id or "reaper"',
+        ),
+    ),
+    noticed(
+        "goharvest's times keep within ours",
+        f"{CONFIG}.goharvest",
+        "unit/harvest/config/test_config.py::test_goharvests_times_keep_within_ours",
+        (
+            "convert",
+            "max(20, round(limits.heartbeat_timeout / 2))",
+            "round(limits.heartbeat_timeout / 2)",
+        ),
+    ),
+    noticed(
+        "what has no effect is told",
+        f"{CONFIG}.goharvest",
+        "unit/harvest/config/test_config.py::test_what_has_no_effect_is_told",
+        ("convert", "if name in given]", "if name not in given]"),
+    ),
+    noticed(
+        "variables are put into lists",
+        f"{CONFIG}.load",
+        "unit/harvest/config/test_config.py::test_variables_are_put_in_wherever_there_is_text",
+        (
+            "_expanded",
+            "        return [_expanded(inner, source) for inner in value]",
+            "        return value",
+        ),
+    ),
+    noticed(
+        "what nests without end is no YAML",
+        f"{CONFIG}.load",
+        "unit/harvest/config/test_config.py::test_what_is_no_yaml_says_where",
+        (
+            "parse",
+            "except (yaml.YAMLError, ValueError, RecursionError) as error:",
+            "except yaml.YAMLError as error:",
+        ),
+    ),
+    noticed(
+        "a file that is no text cannot be read",
+        f"{CONFIG}.load",
+        "unit/harvest/config/test_config.py::test_a_file_that_is_no_text_cannot_be_read",
+        ("load", "except (OSError, UnicodeDecodeError) as error:", "except OSError as error:"),
+    ),
+    noticed(
+        "what a route raises is that row's fault",
+        f"{CONFIG}.routes",
+        "unit/harvest/config/test_config.py::test_what_a_route_in_python_raises_is_that_rows_fault",
+        (
+            "_function.find",
+            "        except Exception as error:\n            raise InvalidRecord",
+            "        except ValueError as error:\n            raise InvalidRecord",
+        ),
+    ),
+    noticed(
+        "each of several routes is looked up",
+        f"{CONFIG}.routes",
+        "unit/harvest/config/test_config.py::test_of_several_routes_each_is_looked_up",
+        ("load_routes", "return [load_route(one) for one in route]", "return list(route)"),
+    ),
+    noticed(
+        "every mistake is told",
+        f"{CONFIG}.validation",
+        "unit/harvest/config/test_config.py::test_every_mistake_is_told_and_the_key_is_known_where_it_stands",
+        ("validated", "error.errors(include_url=False)]", "error.errors(include_url=False)[:1]]"),
+    ),
+    noticed(
+        "a relay is registered as one",
+        f"{CONFIG}.model",
+        "unit/harvest/config/test_config.py::test_who_harvests_is_a_relay_where_there_are_destinations",
+        (
+            "ReaperConfig.registration",
+            'mode = "relay" if self.destinations else self.mode',
+            "mode = self.mode",
+        ),
+    ),
+    noticed(
+        "partitions are kept for hours",
+        f"{CONFIG}.model",
+        "unit/harvest/config/test_config.py::test_times_are_in_the_units_that_are_used",
+        ("PartitionsConfig.policy", "self.retain_hours * 3600", "self.retain_hours * 60"),
+    ),
+    noticed(
+        "a table that is not ours keeps its rows",
+        f"{CONFIG}.model",
+        "unit/harvest/config/test_config.py::test_what_is_not_our_table_is_left_as_it_is",
+        (
+            "WalConfig.options",
+            'self.purge or ("delete" if self.layout == "goharvest" else "keep")',
+            'self.purge or "delete"',
+        ),
+    ),
+    noticed(
+        "rows that wait for a topic hold up their keys",
+        f"{CONFIG}.model",
+        "unit/harvest/config/test_config.py::test_rows_that_wait_for_a_topic_hold_up_their_keys",
+        (
+            "BadRowsConfig.policy",
+            'self.key_waits or self.unknown_topic == "wait"',
+            "self.key_waits",
+        ),
+    ),
+    noticed(
+        "a record is known by its outbox",
+        f"{CONFIG}.model",
+        "unit/harvest/config/test_config.py::test_a_record_is_known_by_database_outbox_and_id",
+        ("ReaperConfig.envelope", 'f"{self.harvest_id}/{self.table}"', 'f"{self.harvest_id}"'),
+    ),
+    noticed(
+        "the primary's password is not shown",
+        f"{CONFIG}.model",
+        "unit/harvest/config/test_config.py::test_no_connection_string_is_shown",
+        (
+            "PrimaryConfig",
+            "    database: str = Field(repr=False, min_length=1)\n    replica",
+            "    database: str = Field(min_length=1)\n    replica",
+        ),
+    ),
+    noticed(
+        "no archive is without columns of its rows",
+        f"{CONFIG}.model",
+        "unit/harvest/config/test_config.py::test_further_columns_are_refused_where_they_would_be_lost",
+        (
+            "ReaperConfig._consistent_columns",
+            "elif self.partitions.archive is not None:",
+            "elif False:",
+        ),
+    ),
+    noticed(
+        "a producer that was used is not taken again",
+        f"{KAFKA}.producers",
+        "unit/harvest/sinks/test_producers.py::test_the_one_that_was_prepared_is_taken_once",
+        (
+            "Producers.take",
+            "producer, self._spare = self._spare or self._new(), None",
+            "producer = self._spare = self._spare or self._new()",
+        ),
+    ),
+    noticed(
+        "an outage is told again",
+        f"{KAFKA}.producers",
+        "unit/harvest/sinks/test_producers.py::test_an_outage_is_told_and_again_half_a_minute_later",
+        (
+            "Producers._outage",
+            "            self._warned_s = time.monotonic()\n",
+            "            self._warned_s = float('inf')\n",
+        ),
+    ),
+    noticed(
+        "a row is judged by the code of its error",
+        f"{KAFKA}.producers",
+        "unit/harvest/sinks/test_producers.py::test_a_row_that_is_refused_is_named_with_the_code_by_which_it_is_judged",
+        ("produce", "said(error), error.args[0].code())", "said(error))"),
+    ),
+    noticed(
+        "what is given up is thrown away",
+        f"{KAFKA}.producers",
+        "unit/harvest/sinks/test_producers.py::test_what_is_given_up_is_thrown_away_and_nothing_is_raised",
+        ("give_up", "        producer.purge()\n", ""),
+    ),
+    noticed(
+        "what is given goes before the defaults",
+        f"{KAFKA}.settings",
+        "unit/harvest/sinks/test_kafka_settings.py::test_what_is_given_goes_before_the_defaults",
+        (
+            "producer_settings",
+            "settings = {**_DEFAULTS, **settings}",
+            "settings = {**settings, **_DEFAULTS}",
+        ),
+    ),
+    noticed(
+        "a row is tried for as long as it takes",
+        f"{KAFKA}.settings",
+        "unit/harvest/sinks/test_kafka_settings.py::test_without_transactions_a_row_is_tried_for_as_long_as_it_takes",
+        (
+            "producer_settings",
+            'settings["delivery.timeout.ms"] = 0',
+            'settings["delivery.timeout.ms"] = 30_000',
+        ),
+    ),
+    noticed(
+        "acknowledgements have two names",
+        f"{KAFKA}.settings",
+        "unit/harvest/sinks/test_kafka_settings.py::test_what_would_lose_or_reorder_rows_is_refused_without_secrets",
+        ("", '"request.required.acks": (_ALL,', '"request.required.acks": (_ALL | {"0", "1"},'),
+    ),
+    noticed(
+        "a setting that is refused is a mistake in the file",
+        f"{KAFKA}.clients",
+        "unit/harvest/sinks/test_producers.py::test_a_setting_that_is_refused_is_an_error_of_the_configuration",
+        (
+            "make_client",
+            "except (KafkaException, TypeError, ValueError) as error:",
+            "except (TypeError, ValueError) as error:",
+        ),
+    ),
+    noticed(
+        "the source is in a group of its own",
+        f"{KAFKA}.source_record",
+        "unit/harvest/sinks/test_source_record.py::test_it_is_in_a_group_of_its_own",
+        ("SourceRecord.__init__", 'f"harvest.{name}.source"', 'f"harvest.{name}"'),
+    ),
+    noticed(
+        "who waits for the source has it kept",
+        f"{KAFKA}.source_record",
+        "unit/harvest/sinks/test_source_record.py::test_what_was_saved_is_what_is_loaded",
+        ("SourceRecord.save", "            if wait:\n", "            if not wait:\n"),
+    ),
+    noticed(
+        "what was closed connects anew",
+        f"{KAFKA}.source_record",
+        "unit/harvest/sinks/test_source_record.py::test_who_closes_it_may_use_it_again",
+        (
+            "SourceRecord.close",
+            "consumer, self._consumer = self._consumer, None",
+            "consumer = self._consumer",
+        ),
+    ),
+    noticed(
+        "chunks go before a length",
+        f"{HTTP}.exchange",
+        "unit/harvest/sinks/test_http_exchange.py::test_an_answer_is_the_same_in_one_piece_and_in_two",
+        ("_plain", 'elif name == b"transfer-encoding" or (', "elif ("),
+    ),
+    noticed(
+        "an answer without a body has none whatever its length",
+        f"{HTTP}.exchange",
+        "unit/harvest/sinks/test_http_exchange.py::test_an_answer_is_the_same_in_one_piece_and_in_two",
+        ("_plain", "    if status in (204, 304):\n        length = 0\n", ""),
+    ),
+    noticed(
+        "a body without end fills no memory",
+        f"{HTTP}.exchange",
+        "unit/harvest/sinks/test_http_exchange.py::test_of_a_body_no_more_is_read_than_is_shown",
+        ("_plain", "if length is None or length > _MAX_BODY_BYTES:", "if length is None:"),
+    ),
+    noticed(
+        "a header of a row does not say where its request ends",
+        f"{HTTP}.endpoint",
+        "integration/harvest/sinks/test_http.py::test_a_header_of_a_row_does_not_say_where_its_request_ends",
+        (
+            "HttpSink._request_headers",
+            "ours = {name.lower() for name, _ in headers} | _RESERVED",
+            "ours = {name.lower() for name, _ in headers}",
         ),
     ),
 )

@@ -347,6 +347,20 @@ def test_connections_are_kept_and_made_anew(server: HttpServer) -> None:
     assert len(set(connections)) == 3
 
 
+@pytest.mark.parametrize("name", [b"Content-Length", b"transfer-encoding", b"Connection", b"TE"])
+def test_a_header_of_a_row_does_not_say_where_its_request_ends(
+    server: HttpServer, name: bytes
+) -> None:
+    """What is behind it would be a request of its own, which nobody has configured."""
+    smuggled = b"0\r\n\r\nPOST /admin HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
+    value = b"0" if name == b"Content-Length" else b"chunked"
+    sent = row(value=smuggled, header_keys=(name,), header_values=(value,))
+    assert send(server, sent=sent) == Outcome(204)
+    (request,) = server.requests
+    assert (request.target, request.body) == ("/x", smuggled)
+    assert request.headers.get(name.decode().lower()) != value.decode()
+
+
 def test_many_threads_use_one_sink(server: HttpServer) -> None:
     sink = HttpSink(HttpEndpoint(server.url + "/x", timeout_ms=PATIENT_MS))
     outcomes: list[Outcome] = []
