@@ -1099,4 +1099,120 @@ HARVESTERS: tuple[Noticed, ...] = (
             "ours = {name.lower() for name, _ in headers}",
         ),
     ),
+    noticed(
+        "a slot that was invalidated is lost whatever its log",
+        f"{PG}.slot",
+        "unit/harvest/databases/test_slot.py::test_a_slot_that_was_invalidated_is_lost_and_says_why",
+        (
+            "PostgresSlot.state",
+            '"lost" if why_lost else about.get("wal_status")',
+            'about.get("wal_status")',
+        ),
+    ),
+    noticed(
+        "who may not end the reader of a slot waits for it",
+        f"{PG}.slot",
+        "unit/harvest/databases/test_slot.py::test_who_reads_a_slot_is_ended_and_it_is_dropped",
+        (
+            "PostgresSlot.end_reader",
+            "        except psycopg.errors.InsufficientPrivilege:\n            return\n",
+            "",
+        ),
+    ),
+    noticed(
+        "a slot in use is not waited for without end",
+        f"{PG}.slot",
+        "unit/harvest/databases/test_slot.py::test_a_slot_that_stays_in_use_is_not_waited_for_without_end",
+        (
+            "PostgresSlot.drop",
+            "if time.monotonic() > deadline:",
+            "if time.monotonic() < deadline - _IN_USE_S:",
+        ),
+    ),
+    noticed(
+        "neither of two databases may be silent",
+        f"{PG}.two_databases",
+        "unit/harvest/databases/test_two_databases.py::test_neither_database_may_be_silent",
+        ("TwoDatabasesStore.ping", "        self._primary.ping()\n", ""),
+    ),
+    noticed(
+        "a payload that is not there yet is waited for",
+        f"{PG}.two_databases",
+        "unit/harvest/databases/test_two_databases.py::test_a_payload_that_is_not_there_yet_is_waited_for",
+        (
+            "TwoDatabasesStore._with_payloads",
+            "for row_id, message in found]",
+            "for row_id, message in found if message in payloads]",
+        ),
+    ),
+    noticed(
+        "all servers are broken off",
+        f"{PG}.two_databases",
+        "unit/harvest/databases/test_two_databases.py::test_what_is_broken_off_or_closed_is_so_on_every_server",
+        (
+            "TwoDatabasesStore.cancel",
+            "            store.cancel()",
+            "            store.cancel()\n            break",
+        ),
+    ),
+    noticed(
+        "a trigger that is disabled tells nobody",
+        f"{PG}.notify",
+        "integration/harvest/databases/test_postgres_notify.py::test_a_trigger_that_is_disabled_tells_nobody",
+        ("", " AND t.tgenabled IN ('O', 'A')", ""),
+    ),
+    noticed(
+        "a pooler is told of once",
+        f"{PG}.notify",
+        "unit/harvest/databases/test_notify.py::test_a_pooler_is_told_of_once_and_looked_for_again",
+        ("PostgresListener._tell_of_pooler", "            self._told_of_pooler = True\n", ""),
+    ),
+    noticed(
+        "who stops listening has the harvester look by itself",
+        f"{PG}.notify",
+        "unit/harvest/databases/test_notify.py::test_a_pooler_is_told_of_once_and_looked_for_again",
+        (
+            "PostgresListener._run",
+            "                signal.listening = False\n                signal.wake()\n",
+            "                signal.listening = False\n",
+        ),
+    ),
+    noticed(
+        "rows of no partition are kept for seconds",
+        f"{MY}.partitions",
+        "integration/harvest/databases/test_mariadb_partitions.py::test_rows_of_no_partition_are_deleted_when_they_are_old_enough",
+        ("MysqlPartitions.sweep", "int(retain_s * 1e6)", "int(retain_s * 1e3)"),
+    ),
+    noticed(
+        "who has changed partitions lets go of the lock",
+        f"{MY}.partitions",
+        "integration/harvest/databases/test_mariadb_partitions.py::test_who_is_done_is_in_nobodys_way",
+        (
+            "MysqlPartitions._managing",
+            '                self._execute("SELECT RELEASE_LOCK(%s)", (lock,))\n',
+            "",
+        ),
+    ),
+    noticed(
+        "what is no lock is an error",
+        f"{MY}.partitions",
+        "integration/harvest/databases/test_mariadb_partitions.py::test_what_is_no_lock_is_an_error",
+        (
+            "MysqlPartitions._managing",
+            "            if code not in _IN_THE_WAY:\n                raise\n",
+            "            del code\n",
+        ),
+    ),
+    noticed(
+        "the age of a row in SQLite is in seconds",
+        f"{LITE}.mark",
+        "unit/harvest/databases/test_sqlite_mark.py::test_the_age_of_the_oldest_row_is_in_seconds",
+        ("", "* 86400.0)", "* 1440.0)"),
+    ),
+    noticed(
+        "dead letters in SQLite are those of range mode, too",
+        f"{LITE}.dead_letters",
+        "unit/harvest/databases/test_sqlite_mark.py::test_dead_letters_are_those_of_either_mode",
+        ("SqliteDeadLetters", "_marked = False  # of either mode", "_marked = True"),
+    ),
 )

@@ -14,6 +14,7 @@ from harvest.core.table_name import TableName
 from harvest.databases.mysql.partitions import MysqlPartitions
 from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.registry import database
+from harvest.errors import StoreUnavailable
 from harvest.maintenance.archive import ParquetArchive
 from harvest.maintenance.partitions import Extent, PartitionPlan, PartitionPolicy, carry_out, plan
 from tests.integration.harvest.databases.test_mariadb import connect, execute
@@ -130,6 +131,37 @@ def test_other_rows_than_expected_or_somebody_in_the_way_keep_it(
     assert parts.drop(first, Extent(99, 1, 99))
     assert not parts.drop(first)
     assert ids(mariadb_database)[0] == 100
+
+
+def test_rows_of_no_partition_are_deleted_when_they_are_old_enough(
+    parts: MysqlPartitions, mariadb_database: str
+) -> None:
+    look_after(parts, 0)
+    fill(mariadb_database, 250)
+    year_s = 365 * 86_400.0
+    assert parts.sweep(1_000, 100 * year_s) == 0
+    assert parts.sweep(240, 3_600.0) == 40
+    assert ids(mariadb_database)[-12:] == [199, *range(240, 251)]
+
+
+def test_who_is_done_is_in_nobodys_way(parts: MysqlPartitions, mariadb_database: str) -> None:
+    look_after(parts, 0)
+    with closing(MysqlPartitions(mariadb_database, "outbox")) as other:
+        assert other.create(200, 300) == "p200"
+        assert other.drop(other.inventory().partitions[0])
+        fill(mariadb_database, 1)
+        assert parts.create(300, 400) == "p300"
+
+
+def test_what_is_no_lock_is_an_error(mariadb_database: str) -> None:
+    """Else nobody would hear that no partition is made any more."""
+    with closing(MysqlRangeStore(mariadb_database, "outbox")) as table:
+        table.init()
+    with (
+        closing(MysqlPartitions(mariadb_database, "outbox")) as store,
+        pytest.raises(StoreUnavailable),
+    ):
+        store.create(0, 100)
 
 
 def test_it_is_what_a_configuration_names(mariadb_database: str) -> None:

@@ -89,6 +89,22 @@ def test_it_listens_when_the_trigger_appears_and_no_longer_when_it_goes(
         wait_until(lambda: not wake_event.listening, "no listening")
 
 
+def test_a_trigger_that_is_disabled_tells_nobody(
+    store: PostgresMarkStore, postgres_database: str
+) -> None:
+    """Who counted on it would poll as seldom as one that is told of new rows."""
+    store.install_notify()
+    with (
+        listening(postgres_database) as wake_event,
+        psycopg.connect(postgres_database, autocommit=True) as other,
+    ):
+        wait_until(lambda: wake_event.listening, "listening")
+        other.execute("ALTER TABLE outbox DISABLE TRIGGER harvest_notify")
+        wait_until(lambda: not wake_event.listening, "no listening")
+        other.execute("ALTER TABLE outbox ENABLE TRIGGER harvest_notify")
+        wait_until(lambda: wake_event.listening, "listening")
+
+
 def test_a_lost_connection_is_made_again(store: PostgresMarkStore, postgres_database: str) -> None:
     store.install_notify()
     with (

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import psycopg
 import pytest
 
 from harvest.core.wal_slot import SlotHealth, SlotState
 from harvest.databases.postgres.slot import PostgresSlot
+from harvest.errors import SchemaError, StoreUnavailable
 
 MIB = 1 << 20
 
@@ -48,3 +52,136 @@ def test_it_is_a_warning_when_less_is_left_than_a_quarter_of_what_it_keeps(
     assert finding.level == level
     assert "it keeps 400.0 MiB of log, of which 300.0 MiB is not harvested" in finding.text
     assert ("a transaction open for long?" in finding.text) == (level == "warning")
+
+
+# --- What the server says, and what is done about it ---
+
+
+class Server:
+    """Answers one question, and does as it is told with what is executed besides."""
+
+    def __init__(self, *rows: tuple[Any, ...]) -> None:
+        self.rows = list(rows)
+        self.failures: list[Exception] = []
+        self.executed: list[str] = []
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self.rows
+
+    def execute(self, statement: str, _: object) -> None:
+        self.executed.append(statement)
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+class Asked(PostgresSlot):
+    """A slot on a server that is made up."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__("postgresql://localhost/d", "outbox", "s")
+        self._server: Any = server
+
+    def _execute(self, *_: Any, **__: Any) -> Any:
+        return self._server
+
+    def _connected(self) -> Any:
+        return self._server
+
+
+def about(**changes: Any) -> tuple[dict[str, Any], str, str]:
+    row = {"plugin": "pgoutput", "database": "d", "wal_status": "reserved", "active_pid": 7}
+    return {**row, **changes}, "700", "600"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"invalidation_reason": "wal_removed"}, "wal_removed"),
+        ({"conflicting": True}, "conflict"),
+        ({"wal_status": "lost"}, None),
+    ],
+)
+def test_a_slot_that_was_invalidated_is_lost_and_says_why(
+    changes: dict[str, Any], why: str | None
+) -> None:
+    """Whatever the server thinks of the log that it still has."""
+    slot = Asked(Server(about(**changes)))
+    found = slot.state()
+    assert found is not None
+    assert (found.lost, found.why_lost) == (True, why)
+    assert slot.health() == SlotHealth(True, lost=True)
+    ((level, text),) = [(f.level, f.text) for f in slot.findings()]
+    assert level == "error"
+    assert f"the slot s is lost{f' ({why})' if why else ''}: see" in text
+
+
+def test_a_slot_is_as_the_server_says() -> None:
+    row = about(conflicting=False, invalidation_reason=None, safe_wal_size=9, failover=True)
+    assert Asked(Server(row)).state() == SlotState(
+        "s", "pgoutput", "d", 700, 600, "reserved", None, 9, 7, True, False
+    )
+    assert Asked(Server()).state() is None
+    assert Asked(Server()).health() == SlotHealth(False, lost=True)
+    assert "run `harvest init --mode wal`" in Asked(Server()).findings()[0].text
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        (("logical", "10GB", True), []),
+        (("replica", "10GB", True), [("error", "wal_level")]),
+        (("logical", "-1", True), [("warning", "log-kept")]),
+        (("logical", "10GB", False), [("error", "privilege")]),
+        (("logical", "10GB", None), [("error", "privilege")]),
+    ],
+)
+def test_what_the_server_lacks_is_found(
+    row: tuple[str, str, bool | None], wrong: list[tuple[str, str]]
+) -> None:
+    found = Asked(Server(row)).server_findings()
+    assert [(f.level, f.subject) for f in found if f.level != "ok"] == wrong
+
+
+def test_who_reads_a_slot_is_ended_and_it_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harvest.databases.postgres.slot.time.sleep", lambda _: None)
+    server = Server(about())
+    server.failures = [
+        psycopg.errors.InsufficientPrivilege("may not end it"),
+        psycopg.errors.ObjectInUse("in use"),
+    ]
+    assert Asked(server).drop() is True
+    assert ["terminate" in s for s in server.executed] == [True, False, True, False]
+    assert Asked(Server()).drop() is False
+    server.failures = [psycopg.OperationalError("x"), psycopg.OperationalError("gone")]
+    with pytest.raises(StoreUnavailable, match="the reader of the slot s could not be ended"):
+        Asked(server).drop()
+
+
+def test_who_drops_a_slot_may_be_too_late_or_not_allowed() -> None:
+    server = Server(about(active_pid=None))
+    server.failures = [psycopg.errors.UndefinedObject("gone")]
+    assert Asked(server).drop() is False
+    server.failures = [psycopg.errors.InsufficientPrivilege("no")]
+    with pytest.raises(SchemaError, match="the slot s could not be dropped: no"):
+        Asked(server).drop()
+
+
+def test_a_slot_that_stays_in_use_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [1_000.0]
+
+    def sleep(for_s: float) -> None:
+        now_s[0] += for_s
+
+    monkeypatch.setattr("harvest.databases.postgres.slot.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("harvest.databases.postgres.slot.time.sleep", sleep)
+
+    class Busy(Server):
+        def execute(self, statement: str, _: object) -> None:
+            if "drop" in statement:
+                raise psycopg.errors.ObjectInUse("in use")
+
+    with pytest.raises(StoreUnavailable, match="the slot s is in use"):
+        Asked(Busy(about())).drop()
+    assert 9 < now_s[0] - 1_000 < 11

@@ -1,0 +1,55 @@
+"""Marks in an SQLite file: what other databases are asked on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from harvest.core.table_name import TableName
+from harvest.databases.registry import database
+from harvest.databases.sqlite.dead_letters import SqliteDeadLetters
+from harvest.databases.sqlite.mark import SqliteMarkStore
+from harvest.outbox.record import OutboxRecord
+from harvest.outbox.stasher import Stasher
+
+OUTBOX = TableName(("outbox",))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteMarkStore]:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with closing(SqliteMarkStore(url, OUTBOX)) as made:
+        made.init()
+        with database(url).transaction() as connection:
+            for key in "abc":
+                Stasher().stash(connection, OutboxRecord("t", key, "v"))
+            connection.execute(
+                "UPDATE outbox SET create_time = strftime('%Y-%m-%d %H:%M:%f', 'now', '-2 hours') "
+                "WHERE id = 2"
+            )
+        yield made
+
+
+def test_the_age_of_the_oldest_row_is_in_seconds(store: SqliteMarkStore) -> None:
+    age_s = store.backlog().oldest_age_s
+    assert age_s is not None
+    assert 7_199 < age_s < 7_800
+
+
+def test_a_row_from_the_future_has_no_negative_age(store: SqliteMarkStore, tmp_path: Path) -> None:
+    """The application's clock may be ahead."""
+    with database(f"sqlite:///{tmp_path}/shop.db").transaction() as connection:
+        connection.execute("UPDATE outbox SET create_time = '2999-01-01T00:00:00Z'")
+    assert store.backlog().oldest_age_s == 0
+
+
+def test_dead_letters_are_those_of_either_mode(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ranges.db"
+    with closing(database(url).range_store(OUTBOX)) as ranges:
+        ranges.init()
+    with closing(SqliteDeadLetters(url, OUTBOX)) as letters:
+        letters.create()
+        assert letters.count() == 0
