@@ -1215,4 +1215,40 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/databases/test_sqlite_mark.py::test_dead_letters_are_those_of_either_mode",
         ("SqliteDeadLetters", "_marked = False  # of either mode", "_marked = True"),
     ),
+    noticed(
+        "what is not archived is not dropped",
+        "harvest.maintenance.partitions",
+        "unit/harvest/maintenance/test_partitions.py::test_with_an_archive_only_what_is_in_it_goes_and_as_it_is_there",
+        (
+            "carry_out",
+            "            unarchived.append((partition, str(error)))\n            continue\n",
+            "            unarchived.append((partition, str(error)))\n            extent = None\n",
+        ),
+    ),
+    noticed(
+        "rows of no partition are in no archive",
+        "harvest.maintenance.partitions",
+        "unit/harvest/maintenance/test_partitions.py::test_with_an_archive_only_what_is_in_it_goes_and_as_it_is_there",
+        (
+            "carry_out",
+            "todo.sweep_below is not None and archive is None",
+            "todo.sweep_below is not None",
+        ),
+    ),
+    noticed(
+        "a shard that comes later is told that somebody listens",
+        f"{RUN}.wake",
+        "unit/harvest/runtime/test_wake.py::test_all_shards_are_woken_and_told_whether_somebody_listens",
+        (
+            "WakeEvents.add",
+            "        event.listening = self.listening\n        return event",
+            "        return event",
+        ),
+    ),
+    noticed(
+        "a trace that the application has given stays",
+        "harvest.outbox.trace_context",
+        "unit/harvest/outbox/test_trace_context.py::test_a_context_that_the_application_has_given_stays",
+        ("with_trace_context", " if name not in had]", "]"),
+    ),
 )

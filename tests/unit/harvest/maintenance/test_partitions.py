@@ -1,13 +1,18 @@
-"""What becomes of partitions: decisions of the pure plan."""
+"""What becomes of partitions: decisions of the pure plan, and what is done of it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from harvest.core.range_checkpoint import Position
+from harvest.errors import ArchiveError
 from harvest.maintenance.partitions import (
+    Extent,
     Inventory,
     Partition,
     PartitionPlan,
     PartitionPolicy,
+    carry_out,
     plan,
 )
 
@@ -78,3 +83,59 @@ def test_where_there_are_no_partitions_published_rows_are_swept() -> None:
     found = Inventory((), 0, stray=1, partitioned=False)
     assert plan(found, [at(50), at(20, (7, 9))], POLICY) == PartitionPlan(sweep_below=7)
     assert plan(found, [at(50), None], POLICY).sweep_below == 0
+
+
+class Store:
+    """Makes and drops partitions, but for what is in the way."""
+
+    def __init__(self, *in_the_way: int) -> None:
+        self.in_the_way = in_the_way
+        self.dropped: list[tuple[int, Extent | None]] = []
+        self.swept: list[tuple[int, float]] = []
+
+    def create(self, low: int, high: int) -> str | None:
+        del high
+        return None if low in self.in_the_way else f"p{low}"
+
+    def drop(self, partition: Partition, expected: Extent | None = None) -> bool:
+        self.dropped.append((partition.low, expected))
+        return partition.low not in self.in_the_way
+
+    def sweep(self, below: int, retain_s: float) -> int:
+        self.swept.append((below, retain_s))
+        return 7
+
+
+class Archive:
+    """Keeps all but what does not fit."""
+
+    def keep(self, partition: Partition, store: object) -> Extent:
+        del store
+        if partition.low == 100:
+            raise ArchiveError("the disk is full")
+        return Extent(3, partition.low, partition.low + 2)
+
+
+PLAN = PartitionPlan(
+    create=((300, 400), (400, 500)), drop=(part(0), part(100), part(200)), sweep_below=90
+)
+
+
+def test_what_is_in_the_way_is_not_told_as_done() -> None:
+    store: Any = Store(400, 100)
+    done = carry_out(PLAN, store, POLICY)
+    assert done.create == ((300, 400),)
+    assert [p.low for p in done.drop] == [0, 200]
+    assert (done.swept, done.unarchived) == (7, ())
+    assert store.dropped == [(0, None), (100, None), (200, None)]
+    assert store.swept == [(90, 60)]
+
+
+def test_with_an_archive_only_what_is_in_it_goes_and_as_it_is_there() -> None:
+    store: Any = Store()
+    keeper: Any = Archive()
+    done = carry_out(PLAN, store, POLICY, keeper)
+    assert [p.low for p in done.drop] == [0, 200]
+    assert [(p.low, why) for p, why in done.unarchived] == [(100, "the disk is full")]
+    assert store.dropped == [(0, Extent(3, 0, 2)), (200, Extent(3, 200, 202))]
+    assert (done.swept, store.swept) == (0, []), "rows of no partition are in no archive"
