@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from marshal_py.admin.books import book_of
+from marshal_py.admin.books import book_of, shown_of
 from marshal_py.admin.formatting import age, count
 from marshal_py.dashboard.alerts import Alerts
 from marshal_py.dashboard.cell_grid import FRESH, UNKNOWN, CellGrid, GridRow, lag_bucket
@@ -85,6 +85,8 @@ class Lags:
             book = book_of(self._world, group, topic, partition)
             if book is not None:
                 position, lag = book.position, book.lag(0, end)
+                shown = shown_of(self._world, (group, topic, partition))
+                cell = cell if shown is None else shown[1]  # that of a range: it has a holder
             bucket = lag_bucket(lag)
             if buckets[slot] != bucket:
                 row.set_lag(slot, bucket)
@@ -93,7 +95,7 @@ class Lags:
             if lag and position == seen.positions[slot] and row.live[slot] in (FRESH, UNKNOWN):
                 still_ms = now_ms - seen.since_ms[slot]
                 if still_ms >= STUCK_MS and still_ms >= STUCK_INTERVALS * cell.interval_ms:
-                    self._raise_stuck(row, slot, cell, lag, now_ms)
+                    self._raise_stuck(row, slot, cell, position, lag, now_ms)
             else:
                 seen.positions[slot] = position
                 seen.since_ms[slot] = now_ms
@@ -143,7 +145,9 @@ class Lags:
         elif not grew or total <= first:
             self._alerts.end(key, now_ms)
 
-    def _raise_stuck(self, row: GridRow, slot: int, cell: Cell, lag: int, now_ms: int) -> None:
+    def _raise_stuck(
+        self, row: GridRow, slot: int, cell: Cell, position: int, lag: int, now_ms: int
+    ) -> None:
         """A holder that lives, a backlog, and no progress: it may have met a poison message."""
         seen, partition = self._seen[row.number], row.partitions[slot]
         seen.stuck.add(slot)
@@ -151,7 +155,7 @@ class Lags:
             ("stuck", row.group, row.topic, partition),
             "stuck",
             "high",
-            f"{row.topic}/{partition} stands still at offset {cell.position} while {cell.holder} "
+            f"{row.topic}/{partition} stands still at offset {position} while {cell.holder} "
             f"holds it and {count(lag, 'message')} wait: look at that message",
             now_ms,
             group=row.group,

@@ -13,7 +13,7 @@ _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def _first_ephemeral_port() -> int:
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, IndexError):
         return int(_RANGE.read_text().split()[0])
     return 32_768
 

@@ -113,7 +113,10 @@ class _Finder(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if fullname != self.module:
             return None
-        return importlib.util.spec_from_loader(fullname, self, origin=str(path_of(fullname)))
+        spec = importlib.util.spec_from_loader(fullname, self, origin=str(path_of(fullname)))
+        if spec is not None:
+            spec.has_location = True  # some look for files beside themselves
+        return spec
 
     def exec_module(self, module: ModuleType) -> None:
         exec(self.made, module.__dict__)

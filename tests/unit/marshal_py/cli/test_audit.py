@@ -44,6 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     [
         ([], 1),
         (["--allow", OLD], 1),
+        (["--allow", NEW], 1),
         (["--allow", OLD, "--allow", NEW], 0),
         (["--new"], 1),
         (["--new", "--allow", NEW], 0),

@@ -463,3 +463,21 @@ def test_the_claim_log_is_bounded() -> None:
 )
 def test_metadata_is_made_readable_whatever_it_is(metadata: bytes, text: str) -> None:
     assert metadata_text(metadata) == text
+
+
+def test_a_range_that_gets_nowhere_is_told_with_who_holds_it_and_the_message() -> None:
+    """Not with where the next range will begin, which nobody holds."""
+    stage = Stage()
+    fields = ("t", 0, INTERVAL_MS, 0, 10)
+    epochs = {client: stage.put(ClaimingRange, client, *fields) for client in ("a", "b")}
+    for _ in range(70):
+        stage.wait(INTERVAL_MS)
+        for client, epoch in epochs.items():
+            stage.beat(client, epoch, next_offset=4)
+        for row in stage.live.set_ends({"t": {0: 45}}):
+            stage.live.update_lag(row, stage.now_ms)
+    ((text, is_open),) = stage.alerts("stuck")
+    assert is_open
+    assert text.startswith("t/0 stands still at offset 4 while a holds it and ")
+    (alert,) = (a for a in stage.live.alerts.all() if a.kind == "stuck")
+    assert alert.client_id == "a"

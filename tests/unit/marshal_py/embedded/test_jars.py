@@ -202,3 +202,97 @@ def test_another_jar_than_those_for_spark_is_refused(
             jar.writestr("a.class", b"x")
     with pytest.raises(DownloadFailed, match="expected"):
         connector._check(bundle, tmp_path)
+
+
+# How jars are fetched
+
+
+def test_what_a_tool_says_last_when_it_fails_is_told_and_that_it_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = "for n in 1 2 3 4 5 6 7; do echo line $n; done; echo err >&2; exit 3"
+    with pytest.raises(DownloadFailed) as failed:
+        jars._run(["/bin/sh", "-c", script])
+    assert str(failed.value).splitlines() == ["line 4", "line 5", "line 6", "line 7", "err"]
+    with pytest.raises(DownloadFailed, match="exit code 3"):
+        jars._run(["/bin/sh", "-c", "exit 3"])
+    with pytest.raises(DownloadFailed, match="/no/such/tool"):
+        jars._run(["/no/such/tool"])
+    monkeypatch.setattr(jars, "_TIMEOUT_S", 0.05)
+    with pytest.raises(DownloadFailed, match="timed out"):
+        jars._run(["/bin/sleep", "600"])
+    jars._run(["/bin/sh", "-c", ":"])
+
+
+def test_the_machines_certificates_are_those_of_the_download_unless_it_has_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(jars, "_run", lambda _argv, env: given.append(env))
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", "/machines.pem")
+    jars._with_python(tmp_path, [])
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/own.pem")
+    jars._with_python(tmp_path, [])
+    assert [env["REQUESTS_CA_BUNDLE"] for env in given] == ["/machines.pem", "/own.pem"]
+
+
+def test_maven_is_asked_for_what_is_needed_at_run_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("shutil.which", lambda _: "/bin/mvn")
+    monkeypatch.setattr(jars, "_run", lambda argv, cwd: asked.extend([*argv, str(cwd)]))
+    libs = tmp_path / "libs"
+    jars._with_mvn(libs, ["org.a:b:1", "org.c:d<:2"])
+    assert "-DincludeScope=runtime" in asked
+    assert f"-DoutputDirectory={libs}" in asked
+    assert asked[-1] == str(tmp_path)
+    pom = (tmp_path / "pom.xml").read_text()
+    assert "<groupId>org.a</groupId><artifactId>b</artifactId><version>1</version>" in pom
+    assert "<artifactId>d&lt;</artifactId>" in pom
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(DownloadFailed, match="no mvn on PATH"):
+        jars._with_mvn(libs, [])
+
+
+def test_what_a_killed_download_left_is_swept_before_the_next(
+    registry: Registry, tmp_path: Path
+) -> None:
+    left = tmp_path / "marshal-py" / ".kafka-4.1.0.abc"
+    (left / "libs").mkdir(parents=True)
+    another = tmp_path / "marshal-py" / ".kafka-3.9.1.abc"
+    another.mkdir()
+    kafka_home()
+    assert not left.exists()
+    assert another.exists(), "somebody may be at it"
+
+
+def test_who_waited_for_a_download_uses_it(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made between the first look and the lock."""
+    complete = jars._complete
+    looks: list[bool] = []
+
+    def look(home: Path) -> bool:
+        if not looks:
+            jars._fill(home, "4.1.0", "python", lambda _: None)
+            looks.append(False)
+            return False
+        looks.append(complete(home))
+        return looks[-1]
+
+    (Path(jars.cache_root())).mkdir(parents=True)
+    monkeypatch.setattr(jars, "_complete", look)
+    kafka_home()
+    assert registry.calls == ["python"]
+    assert looks == [False, True]
+
+
+def test_what_is_said_here_wins_over_the_environment(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARSHAL_JARS", "mvn")
+    kafka_home(way="python")
+    assert registry.calls == ["python"]

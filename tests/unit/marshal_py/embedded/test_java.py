@@ -82,3 +82,11 @@ def test_the_real_one_on_path_if_any() -> None:
     if shutil.which("java") is None:
         pytest.skip("no java on PATH")
     assert find_java("path").executable == Path(str(shutil.which("java")))
+
+
+def test_what_is_said_here_wins_over_the_environment(
+    path_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = fake_java(path_folder, "21")
+    monkeypatch.setenv("MARSHAL_JAVA", "wheel")
+    assert find_java("path").executable == java

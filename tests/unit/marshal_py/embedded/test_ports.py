@@ -34,3 +34,21 @@ def test_the_system_chooses_where_nearly_all_ports_are_ephemeral(
     (tmp_path / "range").write_text("1024\t65535\n")
     monkeypatch.setattr(ports, "_RANGE", tmp_path / "range")
     assert len(set(ports.free_ports(3))) == 3
+
+
+@pytest.mark.parametrize("text", [None, "", "many\tmore\n"])
+def test_where_the_system_does_not_tell_ports_are_those_below_linuxs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    if text is not None:
+        (tmp_path / "range").write_text(text)
+    monkeypatch.setattr(ports, "_RANGE", tmp_path / "range")
+    asked: list[tuple[int, int]] = []
+
+    def choose(low: int, high: int) -> int:
+        asked.append((low, high))
+        return 0
+
+    monkeypatch.setattr("random.randrange", choose)
+    ports.free_ports(1)
+    assert asked == [(10_000, 32_768)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,8 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 from prometheus_client.core import GaugeMetricFamily
 
 from marshal_py.admin.lag import PartitionLag
+from marshal_py.admin.world_summary import Group, Member, WorldSummary
+from marshal_py.protocol import events as ev
 from marshal_py.telemetry import group_metrics
 from marshal_py.telemetry.group_metrics import GroupMetrics
 
@@ -81,3 +84,99 @@ def test_while_the_brokers_do_not_answer_nothing_is_said_of_groups(
     assert live.name not in found
     assert "marshal_group_lag_messages" not in found
     assert found["marshal_exporter_kafka_reachable"].samples[0].value == 0
+
+
+def told(rows: list[PartitionLag], monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
+    """Name → values, after the brokers were asked once for these rows."""
+    nothing: Any = None
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+    monkeypatch.setattr(group_metrics, "measure_lag", lambda *_, **__: rows)
+    metrics.ask()
+    return {
+        m.name.removeprefix("marshal_group_"): [sample.value for sample in m.samples]
+        for m in metrics._lag()
+    }
+
+
+def test_a_partition_that_nobody_alive_holds_is_stopped_while_messages_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One without a position waits with all that there is."""
+    held = ROWS[0]
+    found = told(
+        [
+            held,
+            replace(held, partition=1, liveness="stale"),
+            replace(held, partition=2, holder=None, liveness=None),
+            replace(held, partition=3, holder=None, liveness=None, lag=0),
+            replace(held, partition=4, holder=None, liveness=None, lag=None, position=None),
+        ],
+        monkeypatch,
+    )
+    assert found["partition_stopped"] == [0, 1, 1, 0, 1]
+    assert found["partition_held"] == [1, 1, 0, 0, 0]
+    assert found["lag_messages"] == [4, 4, 4, 0]
+
+
+def test_of_partitions_that_are_shared_by_ranges_none_open_is_told_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing: Any = None
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+    rows = [replace(ROWS[0], open_ranges=2, most_granted=3), ROWS[1]]
+
+    def ranges() -> list[float]:
+        monkeypatch.setattr(group_metrics, "measure_lag", lambda *_, **__: rows)
+        metrics.ask()
+        return [
+            sample.value
+            for m in metrics._lag()
+            if m.name.startswith("marshal_group_open_range")
+            for sample in m.samples
+        ]
+
+    assert ranges() == [2, 3]
+    rows[0] = ROWS[0]
+    assert ranges() == [0, 0], "an alert about them must end"
+
+
+def test_answers_that_are_long_ago_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that asks may hang."""
+    nothing: Any = None
+    now_s = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr(group_metrics, "measure_lag", lambda *_, **__: ROWS)
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+    metrics.ask()
+    now_s[0] += group_metrics.ASK_EVERY_S
+    assert metrics.reachable()
+    now_s[0] += group_metrics.ASK_EVERY_S
+    assert not metrics.reachable()
+
+
+def test_a_range_that_is_granted_again_is_delivered_again() -> None:
+    nothing: Any = None
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+    for granted in (1, 2, 3):
+        metrics.count(ev.RangeGranted(0, "a", "a-1", "g", 1, "t", 0, 5, 9, granted))
+    assert metrics._redeliveries == {"g": 2}
+
+
+def test_members_and_claims_of_a_group_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the dead, those that fell silent of late are lost; a silent leader is told apart."""
+    members = [
+        Member("g", "a", "a-1", 1_000, 1, "fresh", 5, False),
+        Member("g", "b", "b-1", 1_000, 1, "unknown", 1_500, False),
+        Member("g", "c", "c-1", 1_000, 1, "stale", 5_000, False),
+        Member("g", "d", "d-1", 1_000, 1, "stale", group_metrics.LOST_FOR_MS, False),
+    ]
+    summary = WorldSummary([Group("g", 4, 7, 3, 2, paused=True)], members)
+    leaderships = [("g", "nightly", 0, False, True), ("g", "hourly", 0, True, False)]
+    found = {
+        m.name.removeprefix("marshal_group_"): [sample.value for sample in m.samples]
+        for m in group_metrics._groups(summary, leaderships)
+    }
+    assert found == {
+        "members": [4], "members_live": [2], "members_lost": [1], "claims_held": [7],
+        "claims_stale": [2], "claims_free": [2], "paused": [1], "leader_held": [0, 1],
+    }  # fmt: skip

@@ -1,11 +1,18 @@
-"""What instruments say of a collector of Prometheus metrics."""
+"""What instruments say of a collector of Prometheus metrics, and spans of a message."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Iterator
 
+import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, Counter, Summary
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -15,7 +22,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from marshal_py.telemetry.opentelemetry import export_metrics
+from marshal_py.telemetry.opentelemetry import export_metrics, message_span, traced
 
 
 class Two(Collector):
@@ -78,3 +85,81 @@ def test_when_a_counter_was_made_and_quantiles_are_not_taken_for_its_value() -> 
             ("harvest.delay_seconds.count", "1", "a"): 2,
             ("harvest.delay_seconds.sum", "s", "a"): 7,
         }
+
+
+class Message:
+    """As Kafka's clients give one."""
+
+    def __init__(self, headers: list[tuple[str, bytes | None]] | None, key: bytes | None) -> None:
+        self._headers, self._key = headers, key
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return 17
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self._headers
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """What was traced."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
+    return exporter
+
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.mark.parametrize("name", ["traceparent", "Traceparent"])
+def test_a_span_goes_on_in_the_trace_of_the_message(spans: InMemorySpanExporter, name: str) -> None:
+    headers = [("other", None), (name, f"00-{TRACE}-b7ad6b7169203331-01".encode())]
+    with message_span(Message(headers, b"\xffcustomer"), group_id="billing"):
+        assert spans.get_finished_spans() == ()
+    (span,) = spans.get_finished_spans()
+    assert span.name == "process orders"
+    assert span.kind is SpanKind.CONSUMER
+    assert span.context is not None
+    assert f"{span.context.trace_id:032x}" == TRACE
+    assert span.attributes is not None
+    assert {
+        name.removeprefix("messaging."): value for name, value in span.attributes.items()
+    } == {
+        "system": "kafka", "operation.name": "process", "operation.type": "process",
+        "destination.name": "orders", "destination.partition.id": "3", "kafka.offset": 17,
+        "kafka.message.key": "�customer", "consumer.group.name": "billing",
+    }  # fmt: skip
+
+
+def test_what_a_handler_raises_is_in_its_span_and_goes_on(spans: InMemorySpanExporter) -> None:
+    @traced
+    def handle(message: Message) -> None:
+        raise OSError("no disk")
+
+    with pytest.raises(OSError, match="no disk"):
+        handle(Message(None, None))
+    (span,) = spans.get_finished_spans()
+    assert span.status.status_code is StatusCode.ERROR
+    assert [event.name for event in span.events] == ["exception"]
+
+
+def test_the_span_of_a_coroutine_lasts_as_long_as_it(spans: InMemorySpanExporter) -> None:
+    @traced
+    async def handle(message: Message, more: int) -> int:
+        await asyncio.sleep(0)
+        assert spans.get_finished_spans() == ()
+        return more
+
+    assert inspect.iscoroutinefunction(handle)
+    assert asyncio.run(handle(Message(None, None), 7)) == 7
+    assert len(spans.get_finished_spans()) == 1

@@ -1,0 +1,135 @@
+"""`EmbeddedKafka` with a shell script for a broker: when it is ready, and how it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from marshal_py.embedded import EmbeddedKafka, PortTaken, ServerFailed, kafka
+
+
+class Image:
+    """Runs a script in place of a broker."""
+
+    script = "while :; do sleep 0.05; done"
+    cluster_id = ""
+
+    def format(self, folder: Path, *, cluster_id: str, **_: Any) -> None:
+        folder.mkdir(parents=True)
+        self.cluster_id = cluster_id
+
+    def command(self, _main: str, properties: str, **_: Any) -> list[str]:
+        return ["/bin/sh", "-c", self.script, properties]
+
+
+class Admin:
+    """Tells the brokers that it knows, of the cluster that it is of."""
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self.brokers = {1}
+        self.is_another = False
+        self.answers = True
+        self.deletes: Exception | None = None
+
+    def list_topics(self, **_: Any) -> Any:
+        if not self.answers:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        cluster_id = "another" if self.is_another else self.image.cluster_id
+        return SimpleNamespace(cluster_id=cluster_id, brokers=dict.fromkeys(self.brokers))
+
+    def delete_topics(self, names: list[str], **_: Any) -> dict[str, Any]:
+        def result(_: float) -> None:
+            if self.deletes is not None:
+                raise self.deletes
+
+        return {name: SimpleNamespace(result=result) for name in names}
+
+
+@pytest.fixture(autouse=True)
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
+    made = Image()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(kafka, "kafka_image", lambda *_, **__: made)
+    monkeypatch.setattr(kafka, "find_java", lambda _: None)
+    return made
+
+
+@pytest.fixture
+def admin(image: Image, monkeypatch: pytest.MonkeyPatch) -> Admin:
+    found = Admin(image)
+    monkeypatch.setattr(EmbeddedKafka, "admin", lambda *_, **__: found)
+    return found
+
+
+def test_another_cluster_on_its_port_is_not_taken_for_it(admin: Admin) -> None:
+    admin.is_another = True
+    with pytest.raises(ServerFailed, match=r"broker 0 was not ready within 0\.05 s"):
+        EmbeddedKafka(timeout_s=0.05).start()
+
+
+def test_a_cluster_is_ready_when_all_its_brokers_know_each_other(
+    admin: Admin, tmp_path: Path
+) -> None:
+    admin.brokers = {1, 3}
+    with pytest.raises(ServerFailed, match="was not ready"):
+        EmbeddedKafka(3, timeout_s=0.05).start()
+    assert list(tmp_path.iterdir()) == []
+    admin.brokers = {1, 2, 3}
+    with EmbeddedKafka(3) as found:
+        assert all(found.running(n) for n in range(3))
+        assert len(set(found.bootstrap_servers.split(","))) == 3
+
+
+def test_a_broker_that_ends_is_not_waited_for(image: Image, admin: Admin) -> None:
+    admin.answers, image.script = False, "echo no disk; exit 1"
+    with pytest.raises(ServerFailed, match=r"(?s)broker 0 ended.*no disk"):
+        EmbeddedKafka(timeout_s=600).start()
+
+
+def test_a_port_that_is_taken_five_times_is_told(
+    image: Image, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def choose(count: int) -> list[int]:
+        tried.append(count)
+        return [len(tried)] * count
+
+    monkeypatch.setattr(kafka, "free_ports", choose)
+    admin.answers, image.script = False, "echo Address already in use; exit 1"
+    with pytest.raises(PortTaken):
+        EmbeddedKafka().start()
+    assert tried == [2] * 5
+
+
+def test_what_the_caller_says_of_settings_wins(admin: Admin, tmp_path: Path) -> None:
+    def own(broker: int, defaults: Any) -> dict[str, object]:
+        return {"node.id": defaults["node.id"] + 10, "num.io.threads": broker}
+
+    for properties, wanted in (
+        ({"num.io.threads": 9}, {"num.io.threads=9", "node.id=1"}),
+        (own, {"num.io.threads=0", "node.id=11"}),
+    ):
+        with EmbeddedKafka(properties=properties):
+            (file,) = tmp_path.glob("*/broker-0/server.properties")
+            assert wanted <= set(file.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("code", "fails"), [(KafkaError.UNKNOWN_TOPIC_OR_PART, False), (KafkaError._TIMED_OUT, True)]
+)
+def test_only_that_a_topic_is_not_there_is_fine_where_it_is_deleted(
+    admin: Admin, code: int, fails: bool
+) -> None:
+    admin.deletes = KafkaException(KafkaError(code))
+    with EmbeddedKafka() as found:
+        if fails:
+            with pytest.raises(KafkaException):
+                found.delete_topic("orders")
+        else:
+            found.delete_topic("orders")
