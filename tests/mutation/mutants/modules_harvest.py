@@ -1251,4 +1251,20 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/outbox/test_trace_context.py::test_a_context_that_the_application_has_given_stays",
         ("with_trace_context", " if name not in had]", "]"),
     ),
+    noticed(
+        "a table of MySQL has a number where ids are the position",
+        f"{MY}.sources",
+        "unit/harvest/databases/test_mysql_sources.py::test_where_ids_are_the_position_a_table_has_a_number",
+        (
+            "MysqlSources._table_number",
+            '        if self._marked:\n            return ""  # ids may begin anew\n',
+            '        if not self._marked:\n            return ""\n',
+        ),
+    ),
+    noticed(
+        "of two who register with MySQL at once neither fails",
+        f"{MY}.sources",
+        "unit/harvest/databases/test_mysql_sources.py::test_of_two_who_register_at_once_neither_fails",
+        ("MysqlSources", '"INSERT IGNORE", 1)', '"INSERT", 1)'),
+    ),
 )

@@ -13,8 +13,8 @@ from harvest.errors import ConfigurationError
     ("source", "pairs"),
     [
         (
-            "host=h options='-c geqo=off' search_path=a work_mem=64MB",
-            {"host": "h", "options": "-c geqo=off -c search_path=a -c work_mem=64MB"},
+            "host=h search_path=a options='-c geqo=off' work_mem=64MB",
+            {"host": "h", "options": "-c search_path=a -c geqo=off -c work_mem=64MB"},
         ),
         ("host = h   port= 5433", {"host": "h", "port": "5433"}),
         ("host=h disable_prepared_binary_result=yes", {"host": "h"}),
