@@ -87,7 +87,7 @@ def replay(
     """
     if config.mode != "range":
         raise ConfigurationError(
-            "mode is mark: rows are deleted when they are published, so there is nothing to replay"
+            f"mode is {config.mode}, must be range: the other modes keep no rows to publish again"
         )
     _check_published(config, wanted)
     done = Replayed()

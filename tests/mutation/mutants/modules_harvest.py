@@ -1267,4 +1267,16 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/databases/test_mysql_sources.py::test_of_two_who_register_at_once_neither_fails",
         ("MysqlSources", '"INSERT IGNORE", 1)', '"INSERT", 1)'),
     ),
+    noticed(
+        "a row of archive and table is published again once",
+        f"{RUN}.replay",
+        "unit/harvest/runtime/test_replay.py::test_a_row_that_is_in_the_archive_and_the_table_comes_once",
+        ("_rows", "        if row.id != last_id:\n", "        if row.id != 0:\n"),
+    ),
+    noticed(
+        "what is in a gap is not published again",
+        f"{RUN}.replay",
+        "unit/harvest/runtime/test_replay.py::test_what_the_slowest_shard_may_still_publish_is_not_published_again",
+        ("_check_published", "0 if p is None else p.low_id", "0 if p is None else p.last_id + 1"),
+    ),
 )

@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from harvest.core.table_name import TableName
 from harvest.core.wal_options import WalOptions
@@ -64,9 +65,11 @@ def test_the_scheme_says_which_database_it_is(source: str, kind: type) -> None:
 
 
 def test_a_person_may_give_settings_of_the_server_as_goharvest_reads_them() -> None:
-    store = database_of_data_source("host=h search_path=billing").mark_store(TABLE)
-    assert isinstance(store, PostgresMarkStore)
-    assert "search_path=billing" in store.conninfo
+    for source in ("host=h search_path=billing", "postgres://h/d?search_path=billing"):
+        store = database_of_data_source(source).mark_store(TABLE)
+        assert isinstance(store, PostgresMarkStore)
+        options = conninfo_to_dict(store.conninfo)["options"]
+        assert "-c search_path=billing" in str(options)
     with pytest.raises(ConfigurationError, match="dataSource cannot be read"):
         database_of_data_source("nonsense")
 

@@ -6,8 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from harvest.config.load import parse
+from harvest.core.interfaces.range_store import Window
+from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
+from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.runtime import replay as module
 from harvest.runtime.replay import Replay, Replayed, replay
 
@@ -60,3 +65,145 @@ def test_every_row_is_in_one_transaction(monkeypatch: pytest.MonkeyPatch, count:
     assert producer.transactions == [wanted[n : n + 3] for n in range(0, len(wanted), 3)]
     assert done.rows == len(wanted)
     assert told == [int(values[-1]) for values in producer.transactions]
+
+
+# --- Which rows there are ---
+
+
+class World:
+    """A table, an archive, and the positions of two shards."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.table = [row(n) for n in (4, 5, 6)]
+        self.archive: list[int] | None = None
+        self.positions: list[Position | None] = [Position(1, 0, 2, 9), Position(1, 1, 2, 9)]
+        self.aside: frozenset[int] = frozenset()
+        self.closed: list[str] = []
+        self.asked: list[tuple[int, int]] = []
+        read = SimpleNamespace(read=lambda shard: self.positions[shard])
+        letters = SimpleNamespace(ids=self._ids, close=lambda: self.closed.append("letters"))
+        store = SimpleNamespace(read=self._read, close=lambda: self.closed.append("table"))
+        tables = SimpleNamespace(dead_letters=lambda _: letters)
+        monkeypatch.setattr(module, "Checkpoints", lambda _: read)
+        monkeypatch.setattr(module, "database", lambda _: tables)
+        monkeypatch.setattr(module, "make_range_store", lambda _: store)
+        monkeypatch.setattr(module, "make_archive", lambda _: self._archive())
+
+    def ids(self, low: int, high: int, topic: str = "t") -> list[int]:
+        """What a dry run would publish again: how many, and from where to where."""
+        done = replay(SHARDED, Replay(low, high, topic, "into"), dry_run=True)
+        return [done.rows, done.first_id or 0, done.last_id or 0]
+
+    def _ids(self, low: int, high: int) -> frozenset[int]:
+        self.asked.append((low, high))
+        return self.aside
+
+    def _read(self, after: int, limit: int) -> Window:
+        """Two rows a page."""
+        del limit
+        rows = [one for one in self.table if one.id > after]
+        return Window(rows[:2], rows[:2][-1].id if rows else after, (), len(rows) > 2)
+
+    def _archive(self) -> Any:
+        if self.archive is None:
+            return None
+        folder = SimpleNamespace(is_dir=lambda: True)
+        names = ("id", "kafka_topic", "kafka_key", "kafka_value")
+        ends = {"kafka_header_keys": None, "kafka_header_values": None}
+        rows = [dict(zip(names, row(n)[:4], strict=True)) | ends for n in self.archive]
+        return SimpleNamespace(folder=folder, read=lambda *_: iter(rows))
+
+
+SHARDED = parse(
+    "database: host=d\nkafka: {bootstrap.servers: 'localhost:1'}\ngroup: g\n"
+    "mode: range\nshards: 2\n"
+)
+
+
+def row(number: int, topic: str = "t") -> Row:
+    return Row(number, topic, b"k", b"%d" % number)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_a_row_that_is_in_the_archive_and_the_table_comes_once(world: World) -> None:
+    assert world.ids(0, 9) == [3, 4, 6]
+    world.archive = [1, 2, 4, 5]
+    assert world.ids(0, 9) == [5, 1, 6]
+    assert world.closed == ["letters", "table"] * 2
+
+
+def test_ids_of_both_ends_are_wanted_and_no_others(world: World) -> None:
+    assert world.ids(5, 5) == [1, 5, 5]
+    assert world.ids(4, 5) == [2, 4, 5]
+    assert world.ids(7, 9) == [0, 0, 0]
+
+
+def test_rows_of_other_topics_and_those_that_are_aside_are_left_out(world: World) -> None:
+    world.table += [row(7, "another")]
+    world.aside = frozenset({5})
+    assert world.ids(0, 9) == [2, 4, 6]
+    assert world.ids(0, 9, "another") == [1, 7, 7]
+    assert world.asked == [(0, 9)] * 2
+
+
+@pytest.mark.parametrize(
+    ("position", "most"),
+    [(Position(1, 0, 2, 5), 5), (Position(1, 0, 2, 9, ((3, 3), (7, 7))), 2), (None, -1)],
+)
+def test_what_the_slowest_shard_may_still_publish_is_not_published_again(
+    world: World, position: Position | None, most: int
+) -> None:
+    world.positions[0] = position
+    with pytest.raises(ConfigurationError, match=f"the highest that can be replayed is {most}$"):
+        world.ids(0, most + 1)
+    if most >= 0:
+        world.ids(0, most)
+
+
+@pytest.mark.parametrize("ends", [(-1, 3), (4, 3)])
+def test_a_range_that_is_none_is_refused(ends: tuple[int, int]) -> None:
+    with pytest.raises(ConfigurationError, match=f"--from {ends[0]} --to {ends[1]}"):
+        Replay(*ends, "t", "t")
+
+
+@pytest.mark.parametrize("mode", ["mark", "wal"])
+def test_the_mode_that_has_nothing_to_publish_again_is_named(mode: Any) -> None:
+    config = SHARDED.model_copy(update={"mode": mode, "shards": 1})
+    with pytest.raises(ConfigurationError, match=f"^mode is {mode}, must be range"):
+        replay(config, Replay(0, 1, "t", "t"))
+
+
+def test_what_broke_off_says_how_far_it_came(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be taken up from there."""
+    seen: list[str] = []
+
+    class Failing(Producer):
+        def list_topics(self, topic: str, timeout_s: float) -> Any:
+            del timeout_s
+            return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
+
+        def init_transactions(self, timeout_s: float) -> None:
+            del timeout_s
+
+        def commit_transaction(self, timeout_s: float) -> None:
+            super().commit_transaction(timeout_s)
+            if len(self.transactions) == 2:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))
+
+        def purge(self) -> None:
+            seen.append("purge")
+
+        def abort_transaction(self, timeout_s: float) -> None:
+            del timeout_s
+            seen.append("abort")
+
+    monkeypatch.setattr(module, "_BATCH", 2)
+    monkeypatch.setattr(module, "make_client", lambda *_: Failing())
+    with pytest.raises(SinkUnavailable, match="broke off, up to id 5: no answer"):
+        replay(SHARDED, Replay(0, 9, "t", "into"))
+    assert seen == ["purge", "abort"]
+    assert world.closed == ["letters", "table"]
