@@ -1279,4 +1279,14 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_replay.py::test_what_the_slowest_shard_may_still_publish_is_not_published_again",
         ("_check_published", "0 if p is None else p.low_id", "0 if p is None else p.last_id + 1"),
     ),
+    noticed(
+        "what is refused again and again is not tried until the end",
+        f"{KAFKA}.clients",
+        "unit/harvest/sinks/test_kafka_clients.py::test_what_is_refused_again_and_again_is_not_tried_until_the_end",
+        (
+            "connected_admin",
+            "errors.nobody_answers or errors.repeated or",
+            "errors.nobody_answers or",
+        ),
+    ),
 )
