@@ -75,12 +75,14 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
 def _check_topic(
     config: ReaperConfig, name: str, partitions: int, replicas: int, about: Mapping[str, str]
 ) -> Iterator[Finding]:
+    facts = f"{name}: {partitions} partitions, {replicas} replicas"
+    if not about:  # we may not ask: what the settings are is not known
+        yield Finding("topic", "ok", facts)
+        return
     minimum = int(about.get("min.insync.replicas", 1))
     largest = int(about.get("max.message.bytes", _MESSAGE_MAX_BYTES))
-    facts = f"{partitions} partitions, {replicas} replicas, {minimum} in sync at least"
-    if about:
-        facts += f", records of up to {largest} bytes"
-    yield Finding("topic", "ok", f"{name}: {facts}")
+    facts += f", {minimum} in sync at least, records of up to {largest} bytes"
+    yield Finding("topic", "ok", facts)
     if minimum > replicas:
         text = f"{name}: min.insync.replicas is {minimum}, of {replicas} replicas: lower it"
         yield Finding("topic", "error", text)

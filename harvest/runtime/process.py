@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
@@ -70,11 +70,8 @@ def process(
     """
     _check_table(config)  # before anything is written to Kafka
     with _make_marshal(config) as marshal:
-        store = make_any_store(config)
-        try:
+        with closing(make_any_store(config)) as store:
             check_registration(config, store)
-        finally:
-            store.close()
         harvester = Harvester(
             _make_candidacy(config, marshal),
             lambda shard: make_tools(config, shard),
@@ -95,18 +92,15 @@ def process(
 def _check_table(config: ReaperConfig) -> None:
     """Raises `TableMissing`, and `ConfigurationError` for another number of shards."""
     if config.mode == "wal":
-        source = make_wal_source(config)
-        source.connect()
-        source.close()
+        with closing(make_wal_source(config)) as source:
+            source.connect()
     elif config.mode == "range":
-        ranges = make_range_store(config)
-        ranges.connect()
-        check_layout(ranges, config.shards)
-        ranges.close()
+        with closing(make_range_store(config)) as ranges:
+            ranges.connect()
+            check_layout(ranges, config.shards)
     else:
-        store = make_store(config)
-        store.connect()
-        store.close()
+        with closing(make_store(config)) as store:
+            store.connect()
 
 
 def _make_marshal(config: ReaperConfig) -> Marshal:

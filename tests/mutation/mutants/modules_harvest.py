@@ -496,16 +496,6 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
-        "a store whose outbox is refused is closed",
-        f"{RUN}.process",
-        "unit/harvest/runtime/test_process.py::test_what_is_refused_leaves_nothing_open",
-        (
-            "process",
-            "        finally:\n            store.close()\n        harvester",
-            "        finally:\n            pass\n        harvester",
-        ),
-    ),
-    noticed(
         "what goes together has the last checkpoint",
         f"{RUN}.publisher",
         "unit/harvest/runtime/test_publisher.py::test_what_waits_goes_together_under_the_last_checkpoint",
@@ -1287,6 +1277,26 @@ HARVESTERS: tuple[Noticed, ...] = (
             "connected_admin",
             "errors.nobody_answers or errors.repeated or",
             "errors.nobody_answers or",
+        ),
+    ),
+    noticed(
+        "what may not be asked for is not judged",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_settings_that_may_not_be_asked_for_are_not_judged",
+        (
+            "_check_topic",
+            "    if not about:  # we may not ask: what the settings are is not known\n",
+            "    if not replicas:\n",
+        ),
+    ),
+    noticed(
+        "a table that is missing is let go",
+        f"{RUN}.process",
+        "unit/harvest/runtime/test_process.py::test_a_table_that_is_missing_is_told_before_kafka_hears_of_anything",
+        (
+            "_check_table",
+            "        with closing(make_store(config)) as store:\n            store.connect()\n",
+            "        make_store(config).connect()\n",
         ),
     ),
 )

@@ -182,10 +182,9 @@ def test_rows_that_the_topic_does_not_take(
 
 
 def test_settings_that_may_not_be_asked_for_are_not_judged(cluster: Cluster) -> None:
-    cluster.topics["orders"] = (2, 1)
     cluster.settings = refusal(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    assert cluster.findings() == []
-    assert cluster.facts()[-1] == "orders: 2 partitions, 1 replicas, 1 in sync at least"
+    assert cluster.findings(config("producer: {message.max.bytes: 2000000}\n")) == []
+    assert cluster.facts()[-1] == "orders: 2 partitions, 3 replicas"
 
 
 @pytest.mark.parametrize(

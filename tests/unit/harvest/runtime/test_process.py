@@ -142,11 +142,15 @@ def test_shards_are_divided_and_nobody_stands_by_with_connections(world: World) 
     assert world.seen[:3] == ["table connects", "3 shards", "table closes"]
 
 
-def test_a_table_that_is_missing_is_told_before_kafka_hears_of_anything(world: World) -> None:
+@pytest.mark.parametrize("more", ["", "mode: range\n", "mode: wal\n"])
+def test_a_table_that_is_missing_is_told_before_kafka_hears_of_anything(
+    world: World, more: str
+) -> None:
+    """And nothing stays open, of a program that tries again and again."""
     world.missing = True
-    with pytest.raises(TableMissing), process(config()):
+    with pytest.raises(TableMissing), process(config(more)):
         pass
-    assert "marshal" not in world.seen
+    assert world.seen == ["table connects", "table closes"]
 
 
 def test_what_is_refused_leaves_nothing_open(world: World) -> None:
