@@ -9,6 +9,7 @@ import inspect
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,8 @@ import typer
 from typer.core import TyperGroup
 
 from marshal_py.admin.connection import Connection, Flags
-from marshal_py.cli.exit_codes import INTERRUPTED, errors_as_exit_codes
+from marshal_py.admin.formatting import safe
+from marshal_py.cli.exit_codes import INTERRUPTED, UNFORESEEN, errors_as_exit_codes
 from marshal_py.cli.options import (
     BootstrapServers,
     ConfigFile,
@@ -44,7 +46,7 @@ __all__ = [
 
 EXIT_CODES_HELP: Final = (
     "Exit codes: 0 all well, 1 a finding, 2 wrong usage or configuration, 3 the environment "
-    "(no broker, no topic, a package missing), 130 after Ctrl-C."
+    "(no broker, no topic, a package missing), 4 an error that nobody foresaw, 130 after Ctrl-C."
 )
 
 
@@ -103,6 +105,10 @@ class Commands(TyperGroup):
                 hint = "" if context is None else f" Try `{context.command_path} -h`."
                 say(f"error: {message.rstrip('.')}.{hint}", stderr=True)
             sys.exit(cast(Any, error).exit_code)
+        except Exception:
+            # Python itself would end with 1, which says that something was found.
+            print("\n".join(map(safe, traceback.format_exc().splitlines())), file=sys.stderr)
+            sys.exit(UNFORESEEN)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -1,8 +1,8 @@
 """How a command ends: errors as one line on standard error and an exit code.
 
 0 all well; 1 a finding (something is wrong with what was looked at); 2 the command or its
-configuration is wrong; 3 the environment is (no broker, no topic, a missing package); 130 after
-Ctrl-C.
+configuration is wrong; 3 the environment is (no broker, no topic, a missing package); 4 an error
+that nobody foresaw, with its traceback; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "EXIT_CODES",
     "FINDING",
     "INTERRUPTED",
+    "UNFORESEEN",
     "errors_as_exit_codes",
     "exit_code",
     "fail",
@@ -33,6 +34,7 @@ __all__ = [
 FINDING: Final = 1
 USAGE: Final = 2
 ENVIRONMENT: Final = 3
+UNFORESEEN: Final = 4
 INTERRUPTED: Final = 130
 
 EXIT_CODES: Final[dict[Blame, int]] = {

@@ -203,6 +203,8 @@ def _break(
             result.restarts += stage.supervise()
             thread.join(0.5)
     if not result.left_out:  # whoever was killed by chance: some begin from a snapshot
+        # Those of the clients may have met a link that was cut: an operator has some written, too.
+        _ask(stage, "snapshot", stage.config.log)
         dice = random.Random(seed)
         names = stage.config.alo_names, stage.config.amo_names, stage.config.runner_names
         for name in (dice.choice(each) for each in names):
@@ -356,16 +358,27 @@ def _keep_logs(case: Case, folder: Path) -> None:
 
 def _verify(stage: Stage, topic: str) -> list[dict[str, Any]]:
     """What `marshal verify --strict` says of the log, as an operator would run it."""
-    command = [sys.executable, "-m", "marshal_py.cli", "verify", "--strict", "--json"]
-    where = ["-b", stage.config.direct, "--topic", topic, "--timeout", "60"]
-    done = subprocess.run([*command, *where], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    if done.returncode not in (0, 1) or not done.stdout:
-        raise RuntimeError(f"marshal verify ended with {done.returncode}: {done.stderr}")
-    found = json.loads(done.stdout)
-    (Path(stage.config.folder) / f"verify{topic}.json").write_text(done.stdout)
+    done = _ask(stage, "verify", topic, "--strict")
+    found = json.loads(done)
+    (Path(stage.config.folder) / f"verify{topic}.json").write_text(done)
     stage.snapshots += found["snapshots"]
     findings: list[dict[str, Any]] = found["findings"]
     return findings
+
+
+def _ask(stage: Stage, command: str, topic: str, *flags: str) -> str:
+    """Run a command of ours as an operator would; return what it printed, findings included."""
+    where = ["-b", stage.config.direct, "--topic", topic, "--timeout", "60", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "marshal_py.cli", command, *flags, *where],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if done.returncode not in (0, 1) or not done.stdout:
+        raise RuntimeError(f"marshal {command} ended with {done.returncode}: {done.stderr}")
+    return done.stdout
 
 
 def _worth(result: Result, sabotage: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from marshal_py.admin.connection import Connection
 from marshal_py.cli import snapshot as module
+from marshal_py.cli.app import app
 from tests.support.marshal_command import without_brokers
 
 
@@ -57,3 +59,18 @@ def test_without_brokers_it_is_told_how_to_name_them(used: list[Connection]) -> 
     done = without_brokers("snapshot", MARSHAL_BOOTSTRAP_SERVERS="")
     assert (done.exit_code, used) == (2, [])
     assert "-b HOST:PORT" in done.stderr
+
+
+def test_what_nobody_foresaw_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def break_down(_: Connection) -> tuple[str, list[Any]]:
+        raise ZeroDivisionError("\x1b[2J")
+
+    monkeypatch.setattr(module, "write_snapshots", break_down)
+    with pytest.raises(SystemExit) as end:
+        app(["snapshot", "-b", "there:1"])
+    assert end.value.code == 4
+    told = capsys.readouterr().err
+    assert "ZeroDivisionError" in told
+    assert "\x1b" not in told
