@@ -159,7 +159,7 @@ def _time(option: str, text: str | None) -> datetime | None:
         return None
     try:
         return datetime.fromisoformat(text).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ConfigurationError(
             f"{option} is {text!r}: write a time such as 2026-01-31T12:00:00Z"
         ) from None

@@ -149,7 +149,11 @@ def test_what_is_dropped_is_gone_and_what_waited_for_it_goes_on(url: str) -> Non
 
 
 @pytest.mark.parametrize("option", ["--since", "--until"])
-def test_a_time_that_is_none_is_named_with_its_option(url: str, option: str) -> None:
-    done = CliRunner().invoke(app, ["dead-letters", "list", option, "soon", "-d", url])
+@pytest.mark.parametrize(
+    "text", ["soon", "2026-02-30", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"]
+)
+def test_a_time_that_is_none_is_named_with_its_option(url: str, option: str, text: str) -> None:
+    """Nor is one that the years that there are do not hold."""
+    done = CliRunner().invoke(app, ["dead-letters", "list", option, text, "-d", url])
     assert (done.exit_code, done.stdout) == (2, "")
-    assert f"{option} is 'soon'" in done.stderr
+    assert f"{option} is '{text}'" in done.stderr
