@@ -14,6 +14,10 @@ DASHBOARD = "marshal_py.dashboard"
 OF_DASHBOARD = "unit/marshal_py/dashboard"
 EMBEDDED = "marshal_py.embedded"
 OF_EMBEDDED = "unit/marshal_py/embedded"
+TESTING = "marshal_py.testing"
+OF_TESTING = "unit/marshal_py/testing"
+SPARK = "marshal_py.spark"
+OF_SPARK = "unit/marshal_py/spark"
 
 COMMANDS: tuple[Noticed, ...] = (
     noticed(
@@ -1215,62 +1219,6 @@ COMMANDS: tuple[Noticed, ...] = (
         ("ServerProcess.wait", "return False", "return True"),
     ),
     noticed(
-        "a failed request does not end the guard",
-        f"{EMBEDDED}._guard",
-        f"{OF_EMBEDDED}/test_guard.py::test_what_cannot_be_done_is_answered_and_the_guard_goes_on",
-        ("serve", "except Exception as error:", "except OSError as error:"),
-    ),
-    noticed(
-        "a command may come in pieces",
-        f"{EMBEDDED}._guard",
-        f"{OF_EMBEDDED}/test_guard.py::test_a_long_command_arrives_whole",
-        ("serve", "(buffer + chunk).split", "chunk.split"),
-    ),
-    noticed(
-        "servers die with a guard that is killed",
-        f"{EMBEDDED}._guard",
-        f"{OF_EMBEDDED}/test_guard.py::test_a_guard_that_is_killed_takes_its_servers_along",
-        ("die_with_guard", "process_control(_PR_SET_PDEATHSIG, signal.SIGKILL)", "pass"),
-    ),
-    noticed(
-        "a guard ends with its process, whoever holds the pipe",
-        f"{EMBEDDED}._guard",
-        f"{OF_EMBEDDED}/test_guard.py::test_a_process_that_is_killed_leaves_neither_servers_nor_their_folder",
-        ("serve", "while os.getppid() == parent:", "while parent:"),
-    ),
-    noticed(
-        "a guard's end is that of its servers",
-        f"{EMBEDDED}._guard",
-        f"{OF_EMBEDDED}/test_guard.py::test_after_the_end_there_is_neither_a_process_nor_the_folder",
-        ("Guard.clean_up", "signal_tree(server, signal.SIGKILL)", "server.terminate()"),
-    ),
-    noticed(
-        "a tree is killed with its branches",
-        f"{EMBEDDED}._guard",
-        f"{OF_EMBEDDED}/test_guard.py::test_a_tree_is_killed_with_those_that_have_sessions_of_their_own",
-        (
-            "signal_tree",
-            "                os.kill(pid, number)",
-            "                os.killpg(root.pid, number)",
-        ),
-    ),
-    noticed(
-        "a frozen tree is frozen by the answer",
-        f"{EMBEDDED}._guard",
-        f"{OF_EMBEDDED}/test_guard.py::test_a_frozen_tree_is_frozen_when_that_is_answered",
-        (
-            "signal_tree",
-            "        for pid in below:\n",
-            "        for pid in below[:0]:\n",
-        ),
-    ),
-    noticed(
-        "Ctrl-C is not for the guard",
-        f"{EMBEDDED}._guard",
-        f"{OF_EMBEDDED}/test_guard.py::test_ctrl_c_in_the_terminal_is_not_for_the_servers",
-        ("main", "(signal.SIGINT, signal.SIGHUP)", "(signal.SIGHUP,)"),
-    ),
-    noticed(
         "a server's environment is not its caller's",
         f"{EMBEDDED}.server",
         f"{OF_EMBEDDED}/test_server.py::test_nothing_of_the_callers_environment_configures_it",
@@ -1475,5 +1423,326 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{DASHBOARD}.lag",
         f"{OF_DASHBOARD}/test_live_state.py::test_a_range_that_gets_nowhere_is_told_with_who_holds_it_and_the_message",
         ("Lags._raise_stuck", "at offset {position} while", "at offset {cell.next_offset} while"),
+    ),
+    noticed(
+        "a gap is read over",
+        f"{TESTING}.memory_log",
+        f"{OF_TESTING}/test_memory_log.py::test_records_are_read_from_where_one_wants_and_over_gaps",
+        (
+            "MemoryPartition.read",
+            "bisect_left(self.offsets, offset)",
+            "max(0, offset - (self.offsets[0] if self.offsets else 0))",
+        ),
+    ),
+    noticed(
+        "a log that lost its end gives the offsets again",
+        f"{TESTING}.memory_log",
+        f"{OF_TESTING}/test_memory_log.py::test_what_is_lost_is_told_and_its_offsets_are_given_again",
+        ("MemoryPartition.truncate", "self.end = self.offsets[-records]", "self.end -= records"),
+    ),
+    noticed(
+        "what was not lost is no truncation",
+        f"{TESTING}.memory_log",
+        f"{OF_TESTING}/test_memory_log.py::test_what_is_lost_is_told_and_its_offsets_are_given_again",
+        (
+            "MemoryPartition.truncate",
+            "if not records:\n",
+            "if not records and self.truncations:\n",
+        ),
+    ),
+    noticed(
+        "each partition of a log is one",
+        f"{TESTING}.memory_log",
+        f"{OF_TESTING}/test_memory_log.py::test_partitions_of_a_log_are_apart_and_messages_are_encoded",
+        (
+            "MemoryLog.__init__",
+            "MemoryPartition(first_offset) for _ in range(partitions)\n        ]",
+            "MemoryPartition(first_offset)\n        ] * partitions",
+        ),
+    ),
+    noticed(
+        "a clock that changes its rate goes on from where it was",
+        f"{TESTING}.memory_log",
+        f"{OF_TESTING}/test_memory_log.py::test_a_clock_runs_at_its_rate_from_where_it_was",
+        ("VirtualClock.change_rate", "self._true_ns = true_ns", "pass"),
+    ),
+    noticed(
+        "a clock shows a time when it is reached, not before",
+        f"{TESTING}.memory_log",
+        f"{OF_TESTING}/test_memory_log.py::test_when_a_clock_shows_a_time_is_the_first_moment_that_it_does",
+        (
+            "VirtualClock.when",
+            "self._true_ns - (-passed * MILLION // self.rate_ppm)",
+            "self._true_ns + passed * MILLION // self.rate_ppm",
+        ),
+    ),
+    noticed(
+        "a password for Java is quoted",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_a_password_is_quoted_as_java_reads_it",
+        ("_quoted", '.replace("\\\\", "\\\\\\\\")', ""),
+    ),
+    noticed(
+        "a mechanism has two names",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_a_password_is_quoted_as_java_reads_it",
+        ("java_settings", ' or given.pop("sasl.mechanisms", None)', ""),
+    ),
+    noticed(
+        "a setting without a translation is no secret that is told",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_what_has_no_translation_is_named_without_its_value",
+        ("java_settings", 'f"{name} has no translation', 'f"{name}={value} has no translation'),
+    ),
+    noticed(
+        "a setting without a translation is refused",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_what_has_no_translation_is_named_without_its_value",
+        (
+            "java_settings",
+            'elif name.startswith(("ssl.", "sasl.")) and not',
+            'elif name.startswith("ssl.") and not',
+        ),
+    ),
+    noticed(
+        "Java's own settings win",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_javas_own_settings_win_and_are_none_of_librdkafkas",
+        (
+            "java_settings",
+            'if name.startswith("kafka.")}',
+            'if name.startswith("kafka.")} | found',
+        ),
+    ),
+    noticed(
+        "a range ends below its end",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_a_range_is_read_to_its_end_and_no_further",
+        ("read_range", "(m.offset() or 0) < end", "(m.offset() or 0) <= end + 2"),
+    ),
+    noticed(
+        "a reader is closed",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_a_range_is_read_to_its_end_and_no_further",
+        ("read_range", "consumer.close()", "pass"),
+    ),
+    noticed(
+        "a range whose last offsets are marks ends",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_the_end_of_a_partition_is_the_end",
+        ("_check_range", "return start, True", "return start, False"),
+    ),
+    noticed(
+        "a reader commits nothing, whatever it is given",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_nothing_is_committed_and_nothing_made_up_for_what_is_gone",
+        ("read_range", "            **librdkafka_settings(config),\n", ""),
+        (
+            "read_range",
+            '"enable.partition.eof": True,\n',
+            '"enable.partition.eof": True,\n            **librdkafka_settings(config),\n',
+        ),
+    ),
+    noticed(
+        "a record that is gone is a hole",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_what_cannot_be_read_is_an_error_and_the_reader_is_closed",
+        (
+            "_check_range",
+            "(KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)",
+            "(KafkaError._AUTO_OFFSET_RESET,)",
+        ),
+    ),
+    noticed(
+        "a passing trouble loses no record",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_a_passing_trouble_is_passed_over",
+        ("_check_range", "found.remove(message)", "found.clear()"),
+    ),
+    noticed(
+        "who hears nothing gives up",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_who_hears_nothing_gives_up",
+        (
+            "read_range",
+            '                    raise BrokerUnavailable(f"no answer while reading',
+            '                    return BrokerUnavailable(f"no answer while reading',
+        ),
+    ),
+    noticed(
+        "where nothing came since a time, the end is where it is",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_where_nothing_came_since_a_time_the_end_was_where_it_is",
+        ("Offsets.at", "if offset < 0]", "if offset < -1]"),
+    ),
+    noticed(
+        "only a topic that is not there is missing",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_only_a_topic_that_is_not_there_is_missing",
+        ("Offsets.partitions", "if found.error.code() in _NO_TOPIC:", "if found.error.code():"),
+    ),
+    noticed(
+        "a partition that does not answer has no end",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_a_partition_that_does_not_answer_has_no_end_that_is_made_up",
+        ("Offsets._ask", "if part.error is not None:", "if part.offset is None:"),
+    ),
+    noticed(
+        "what strangers wrote is no HTML",
+        f"{SPARK}.html",
+        f"{OF_SPARK}/test_html.py::test_what_strangers_wrote_is_text",
+        ("html_tiles", "{escape(name)}", "{name}"),
+    ),
+    noticed(
+        "a report's figure of 0 is a good one",
+        f"{SPARK}.html",
+        f"{OF_SPARK}/test_html.py::test_a_figure_is_bad_if_it_counts_and_is_not_0",
+        ("html_tiles", '"bad" if number else "good"', '"bad" if number > 1_234 else "good"'),
+    ),
+    noticed(
+        "a module that lacks another is there",
+        f"{CLI}.run",
+        f"{OF_CLI}/test_run.py::test_a_module_that_lacks_another_says_which_itself",
+        (
+            "load_handler",
+            'if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):',
+            "if error.name is None:",
+        ),
+    ),
+    noticed(
+        "a service with slots shares by keys",
+        f"{CLI}.run",
+        f"{OF_CLI}/test_run.py::test_options_are_the_consumers_own",
+        ("run", '"partitions" if slots is None else "keys"', '"partitions"'),
+    ),
+    noticed(
+        "a service promises what it was told to",
+        f"{CLI}.run",
+        f"{OF_CLI}/test_run.py::test_options_are_the_consumers_own",
+        ("run", "        mode=mode,\n", ""),
+    ),
+    noticed(
+        "a service's failures are handled as it was told",
+        f"{CLI}.run",
+        f"{OF_CLI}/test_run.py::test_options_are_the_consumers_own",
+        ("run", '"on_failure": on_failure, ', ""),
+    ),
+    noticed(
+        "a service waits for brokers as long as it was told, in milliseconds",
+        f"{CLI}.run",
+        f"{OF_CLI}/test_run.py::test_options_are_the_consumers_own",
+        ("run", "int(connection.timeout_s * 1000)", "int(connection.timeout_s) * 1000"),
+    ),
+    noticed(
+        "what a service has done is told when it is told to end",
+        f"{CLI}.run",
+        f"{OF_CLI}/test_run.py::test_what_was_done_is_told_when_it_is_told_to_end",
+        (
+            "run",
+            "except SystemExit:\n        stats = consumer.stats()",
+            "except SystemExit:\n        return",
+        ),
+    ),
+    noticed(
+        "hidden folders are not watched",
+        f"{CLI}.run",
+        f"{OF_CLI}/test_run.py::test_only_sources_of_ones_own_are_watched",
+        ("_changes", 'name.startswith((".", "__"))', 'name.startswith("__")'),
+    ),
+    noticed(
+        "a session here is reached by nobody else",
+        f"{SPARK}.session",
+        f"{OF_SPARK}/test_session.py::test_here_it_is_reached_by_nobody_else_and_runs_this_python",
+        ("spark_session", "(_LOOPBACK if local else {})", "({} if local else _LOOPBACK)"),
+    ),
+    noticed(
+        "a session's times are UTC",
+        f"{SPARK}.session",
+        f"{OF_SPARK}/test_session.py::test_here_it_is_reached_by_nobody_else_and_runs_this_python",
+        ("", '    "spark.sql.session.timeZone": "UTC",\n', ""),
+    ),
+    noticed(
+        "settings of a session's caller win",
+        f"{SPARK}.session",
+        f"{OF_SPARK}/test_session.py::test_settings_of_the_callers_win",
+        (
+            "spark_session",
+            "(_LOOPBACK if local else {}), **chosen}",
+            "(_LOOPBACK if local else {})} | chosen | _STARTED_HERE",
+        ),
+    ),
+    noticed(
+        "a caller's own packages are not doubled",
+        f"{SPARK}.session",
+        f"{OF_SPARK}/test_session.py::test_settings_of_the_callers_win",
+        ("_prepare", '{"spark.jars", "spark.jars.packages"}', '{"spark.jars"}'),
+    ),
+    noticed(
+        "workers elsewhere have a Python of their own",
+        f"{SPARK}.session",
+        f"{OF_SPARK}/test_session.py::test_a_cluster_must_reach_its_driver",
+        ("_prepare", "    if local:\n", "    if settings:\n"),
+    ),
+    noticed(
+        "Delta is set up where it is asked for",
+        f"{SPARK}.session",
+        f"{OF_SPARK}/test_session.py::test_what_is_asked_for_is_brought",
+        ("spark_session", "(_DELTA_ALWAYS if delta else {})", "(_DELTA_ALWAYS if s3 else {})"),
+    ),
+    noticed(
+        "one that was submitted keeps its jars",
+        f"{SPARK}.session",
+        f"{OF_SPARK}/test_session.py::test_of_one_that_was_submitted_only_what_is_needed_is_set",
+        ("spark_session", "elif submitted or SparkSession", "elif SparkSession"),
+    ),
+    noticed(
+        "a remote one may be named by the environment",
+        f"{SPARK}.session",
+        f"{OF_SPARK}/test_session.py::test_a_remote_one_is_not_started_here",
+        ("spark_session", '(master or os.environ.get("SPARK_REMOTE", ""))', '(master or "")'),
+    ),
+    noticed(
+        "what Spark Connect lacks is told as a setting",
+        f"{SPARK}.session",
+        f"{OF_SPARK}/test_session.py::test_a_remote_one_is_not_started_here",
+        (
+            "spark_session",
+            "        if not remote:\n            raise\n",
+            "        if remote:\n            raise\n",
+        ),
+    ),
+    noticed(
+        "a setting of a lake has a least value, and is a number",
+        f"{SPARK}.lake.run",
+        f"{OF_SPARK}/lake/test_settings.py::test_a_setting_has_a_least_value",
+        ("LakeSettings.__post_init__", "if not value >= least:", "if value < least:"),
+    ),
+    noticed(
+        "each day of a lake's run is as expected",
+        f"{SPARK}.lake.run",
+        f"{OF_SPARK}/lake/test_settings.py::test_a_run_is_as_expected_if_each_of_its_days_is",
+        (
+            "LakeRun.met",
+            "all(each.met for each in self.expectations)",
+            "any(each.met for each in self.expectations) or not self.expectations",
+        ),
+    ),
+    noticed(
+        "a row that is on its way is no finding",
+        "harvest.spark.report",
+        "unit/harvest/spark/test_report.py::test_where_all_has_arrived_it_says_so",
+        ("render", '("pending", result.pending, False)', '("pending", result.pending, True)'),
+    ),
+    noticed(
+        "findings are told by the hour of their row",
+        "harvest.spark.report",
+        "unit/harvest/spark/test_report.py::test_what_differs_is_told_by_kind_topic_hour_and_key",
+        ("_when", "at_ms / 1000", "at_ms // 3_600"),
+    ),
+    noticed(
+        "of samples it is told of how many they are",
+        "harvest.spark.report",
+        "unit/harvest/spark/test_report.py::test_what_differs_is_told_by_kind_topic_hour_and_key",
+        ("render", "sum(result.findings.values())", "len(result.findings)"),
     ),
 )

@@ -7,15 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
+from marshal_py.cli import run as run_module
 from marshal_py.cli.run import load_handler
-from marshal_py.errors import ConfigurationError
+from marshal_py.errors import ConfigurationError, HandlerFailed
 from marshal_py.testing import TestBroker
+from tests.support.marshal_command import without_brokers
 
 HANDLER = """\
 def handle(message):
@@ -90,3 +94,107 @@ def test_what_is_no_handler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ):
         with pytest.raises(ConfigurationError, match=why):
             load_handler(wrong)
+
+
+def test_a_module_that_lacks_another_says_which_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there, and it is not well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "lacking_service.py").write_text("import no_such_package\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        load_handler("lacking_service:handle")
+    (tmp_path / "some_package").mkdir()
+    with pytest.raises(ConfigurationError, match=r"no module 'some_package\.missing'"):
+        load_handler("some_package.missing:handle")
+
+
+class Quick:
+    """A consumer that ends as the test says, and keeps how it was made and run."""
+
+    made: ClassVar[dict[str, Any]]
+    ran: ClassVar[dict[str, Any]]
+    end: ClassVar[BaseException | None] = None
+
+    def __init__(self, kafka: Mapping[str, object], **given: Any) -> None:
+        type(self).made = {**given, "brokers": kafka["bootstrap.servers"]}
+
+    def run(self, handler: object, **options: Any) -> Any:
+        type(self).ran = options
+        if self.end is not None:
+            raise self.end
+        return self.stats()
+
+    def stats(self) -> Any:
+        return SimpleNamespace(handled=3, failures=1)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> type[Quick]:
+    monkeypatch.setattr(run_module, "Consumer", Quick)
+    monkeypatch.setattr(run_module, "load_handler", lambda _: print)
+    monkeypatch.setattr(Quick, "end", None)
+    return Quick
+
+
+RUN = ["run", "service:handle", "--topic", "orders", "--topic", "bills", "--group", "g"]
+
+
+def test_by_default_nothing_is_lost_and_a_failure_stops_it(quick: type[Quick]) -> None:
+    done = without_brokers(*RUN)
+    assert done.exit_code == 0
+    assert "handled 3, failed 1" in done.stderr
+    assert quick.made == {
+        "topics": ["orders", "bills"], "group_id": "g", "mode": "at_least_once",
+        "sharing": "partitions", "slots": 16, "topic": "__marshal", "create_topics": False,
+        "connect_timeout_ms": 10_000, "brokers": "nowhere:1",
+    }  # fmt: skip
+    assert quick.ran == {"workers": 8, "on_failure": "stop", "batch_size": None}
+
+
+def test_options_are_the_consumers_own(quick: type[Quick]) -> None:
+    without_brokers(
+        *RUN, "--workers", "2", "--mode", "at_most_once", "--on-failure", "skip", "--batch-size",
+        "5", "--slots", "32", "--create-topics", "--timeout", "2.5", "--coordination-topic", "mine",
+    )  # fmt: skip
+    made = quick.made
+    assert (made["mode"], made["sharing"], made["slots"]) == ("at_most_once", "keys", 32)
+    assert (made["create_topics"], made["connect_timeout_ms"], made["topic"]) == (
+        True, 2_500, "mine",
+    )  # fmt: skip
+    assert quick.ran == {"workers": 2, "on_failure": "skip", "batch_size": 5}
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(0)])
+def test_what_was_done_is_told_when_it_is_told_to_end(
+    quick: type[Quick], monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    monkeypatch.setattr(quick, "end", end)
+    done = without_brokers(*RUN)
+    assert done.exit_code == 0
+    assert "handled 3, failed 1" in done.stderr
+
+
+def test_a_failure_that_stopped_it_is_an_exit_code(
+    quick: type[Quick], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quick, "end", HandlerFailed("it failed for good"))
+    done = without_brokers(*RUN)
+    assert done.exit_code == 2
+    assert "it failed for good" in done.stderr
+
+
+def test_only_sources_of_ones_own_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither hidden folders, such as .venv, nor what Python compiles."""
+    monkeypatch.chdir(tmp_path)
+    for path in ("a.py", "below/b.py", ".venv/c.py", "__pycache__/d.py", "below/text.txt"):
+        file = tmp_path / path
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    found = run_module._changes()
+    assert {str(path) for path in found} == {"a.py", "below/b.py"}
+    os.utime("a.py", ns=(0, 7))
+    assert run_module._changes()[Path("a.py")] == 7

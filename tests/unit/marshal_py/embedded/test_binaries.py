@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -102,18 +103,16 @@ def test_programs_that_do_not_run_are_none(no_system_folders: Path) -> None:
     ],
 )  # fmt: skip
 def test_the_first_of_owner_group_and_others_that_one_is_decides(
-    tmp_path: Path, mode: int, own: bool, group: bool, may: bool
+    mode: int, own: bool, group: bool, may: bool
 ) -> None:
     """As the system decides it."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    status = folder.stat()
-    user = ServerUser(status.st_uid + (not own), status.st_gid + (not group))
-    folder.chmod(mode)
-    above = all(user.may_search(path) for path in tmp_path.parents)
-    tmp_path.chmod(0o755)
-    assert user.may_search(folder) == (may and above and user.may_search(tmp_path))
-    folder.chmod(0o700)
+    with tempfile.TemporaryDirectory() as name:  # below folders that everybody may search
+        folder = Path(name)
+        status = folder.stat()
+        user = ServerUser(status.st_uid + (not own), status.st_gid + (not group))
+        folder.chmod(mode)
+        assert user.may_search(folder) == may
+        folder.chmod(0o700)
 
 
 def test_programs_that_a_server_may_not_reach_are_copied_with_their_libraries(

@@ -176,6 +176,8 @@ def test_its_folder_goes_when_its_data_cannot_be_made(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Script, "_install", interrupt)
+    found = Script()
     with pytest.raises(KeyboardInterrupt):
-        Script().start()
+        found.start()
     assert list(temporary.iterdir()) == []
+    assert not found.running
