@@ -149,6 +149,11 @@ def _write_pause(
     writer = LogWriter(kafka, topic=topic, snapshot_topic=topic, timeout_ms=int(TIMEOUT_S * 1000))
     for partition in range(len(found.partitions)):
         writer.append(partition, partition, value)
-    writer.flush(TIMEOUT_S)
+    unsent = writer.flush(TIMEOUT_S)
     for partition, why in writer.take_failures():
         raise BrokerUnavailable(f"{topic}/{partition}: the pause was not written: {why}")
+    if unsent:
+        raise BrokerUnavailable(
+            f"{topic!r}: the pause was not written to {unsent} of {len(found.partitions)} "
+            f"partitions within {TIMEOUT_S:g} s; it may yet turn up"
+        )

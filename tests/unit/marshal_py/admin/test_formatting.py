@@ -7,11 +7,13 @@ import time
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
-from marshal_py.admin.event_text import as_json, as_line, as_text, touches
+from marshal_py.admin.event_text import as_json, as_line, as_text, kinds_of, touches, without_epoch
 from marshal_py.admin.formatting import age, count, iso_utc, parse_moment, parse_since, safe, zone
 from marshal_py.errors import InvalidArgument
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.slots import slots_cell
 
 NOW_MS = 1_795_236_920_123
 
@@ -153,6 +155,58 @@ def test_filters() -> None:
     assert touches(ignored, None, None)
     assert not touches(ignored, "g", None)
     assert not touches(ignored, None, "t")
+
+
+def test_whoever_takes_back_its_own_claim_takes_nothing_over() -> None:
+    claimed = next(event for event in EVENTS if isinstance(event, ev.Claimed))
+    assert kinds_of(claimed) == {"claimed", "takeover"}
+    back = replace(claimed, previous_holder=claimed.client_id)
+    assert kinds_of(back) == {"claimed"}
+    assert "resumed from its earlier instance" in as_text(back)
+    assert kinds_of(replace(claimed, previous_holder=None)) == {"claimed"}
+
+
+def test_what_is_about_a_part_of_a_partition_is_of_that_partition() -> None:
+    claimed = next(event for event in EVENTS if isinstance(event, ev.Claimed))
+    slot = replace(claimed, topic=slots_cell("orders", 4, 8), partition=6)
+    assert touches(slot, None, "orders", partition=4)
+    assert touches(slot, None, slot.topic)
+    assert not touches(slot, None, "orders", partition=6)
+
+
+def test_who_lost_a_claim_has_to_do_with_it() -> None:
+    claimed = next(event for event in EVENTS if isinstance(event, ev.Claimed))
+    rejected = next(event for event in EVENTS if isinstance(event, ev.Rejected))
+    for event in (claimed, rejected):
+        assert touches(event, None, None, client="old")
+        assert touches(event, None, None, client="c/[1]")
+        assert not touches(event, None, None, client="other")
+
+
+def test_a_line_can_be_told_whatever_is_in_it() -> None:
+    from rich.text import Text
+
+    joined = next(event for event in EVENTS if isinstance(event, ev.MemberJoined))
+    nasty = replace(joined, client_id="[red]\x1b[2J")
+    shown = Text.from_markup(as_line(nasty, 5, None, date=False)).plain
+    assert "[red]\\x1b[2J" in shown
+    assert shown.startswith("?")
+    assert as_json(joined, 5, 0)["time"] == "1970-01-01T00:00:00.000Z"
+    assert as_json(joined, 5, None)["time"] is None
+
+
+def test_in_version_1_no_event_tells_an_epoch() -> None:
+    for event in EVENTS:
+        assert getattr(without_epoch(event), "epoch", -1) == -1 or not isinstance(
+            event, ev.Claimed | ev.Released | ev.Renewed | ev.Rejected
+        )
+    claimed = next(event for event in EVENTS if isinstance(event, ev.Claimed))
+    assert "epoch" not in as_text(without_epoch(claimed))
+
+
+def test_messages_that_were_claimed_end_before_the_offset() -> None:
+    messages = next(event for event in EVENTS if isinstance(event, ev.MessagesClaimed))
+    assert "t/3 0–8 by" in as_text(messages)
 
 
 def test_text_from_the_log_cannot_play_tricks_on_the_terminal() -> None:

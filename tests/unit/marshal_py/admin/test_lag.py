@@ -1,8 +1,22 @@
-"""What is said of a partition whose slots are with several members."""
+"""How far groups are behind, and what is said of a partition that several members share."""
 
 from __future__ import annotations
 
-from marshal_py.admin.lag import PartitionLag, _together
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from marshal_py.admin import lag as module
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.lag import PartitionLag, _together, measure_lag, require_readable
+from marshal_py.errors import AccessDenied
+from marshal_py.protocol.messages import ClaimingPartition, ClaimingRange
+from marshal_py.protocol.subscription import Subscription
+from tests.support.log_by_hand import LogByHand
+from tests.support.messages import heartbeat
 
 
 def slot(number: int, position: int | None, lag: int | None, holder: str | None) -> PartitionLag:
@@ -26,3 +40,117 @@ def test_what_one_slot_does_not_tell_is_not_known() -> None:
 def test_a_slot_that_nobody_holds_or_a_dead_member_shows() -> None:
     row = _together([slot(0, 70, 30, "a"), slot(1, 40, 60, None), slot(2, 90, 10, "dead")])
     assert (row.position, row.lag, row.holder, row.liveness) == (40, 60, None, "stale")
+
+
+class Kafka:
+    """Topics t and u, each with one partition that has the messages 10 to 99 (then: to 49)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.topics = {"t": None, "u": None, "orders-eu": None}
+        self.hidden: dict[str, int] = {}
+        self.asked: set[tuple[str, int]] = set()
+        self.at_ms: int | None = None
+        monkeypatch.setattr(module, "admin_client", lambda _: self)
+        monkeypatch.setattr(module, "offset_ranges", self._offset_ranges)
+
+    def _offset_ranges(
+        self, _admin: Any, keys: set[tuple[str, int]], _timeout_s: float, at_ms: int | None
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        self.asked, self.at_ms = keys, at_ms
+        return dict.fromkeys(keys, (10, 100 if at_ms is None else 50))
+
+    def list_topics(self, timeout: float) -> Any:
+        assert timeout > 0
+        about = SimpleNamespace(error=None, partitions={0: None})
+        return SimpleNamespace(topics=dict.fromkeys(self.topics, about))
+
+    def describe_topics(self, asked: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        found: dict[str, Future[Any]] = {}
+        for name in asked.topic_names:
+            found[name] = Future()
+            code = self.hidden.get(name, KafkaError.UNKNOWN_TOPIC_OR_PART)
+            found[name].set_exception(KafkaException(KafkaError(code)))
+        return found
+
+
+CONNECTION = Connection.of_servers("nowhere:1", "log")
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    return Kafka(monkeypatch)
+
+
+def a_log(position: int | None = None, *, wants: Subscription | None = None) -> LogByHand:
+    """Of a member that wants topics, and has claimed t/0 if it has a position."""
+    log = LogByHand()
+    wanted = b"" if wants is None else wants.encode()
+    log.write(heartbeat("a", 0, instance_id="a1", membership=1, member_metadata=wanted))
+    if position is not None:
+        epoch = log.write(ClaimingPartition(2, "a", "a1", "g", 1, "t", 0, 1_000, -1))
+        log.write(heartbeat("a", 2, {epoch: position}, instance_id="a1"))
+    return log
+
+
+def lag_of(log: LogByHand, **how: Any) -> list[tuple[str, int | None, int | None, bool]]:
+    found = measure_lag(CONNECTION, log.view(), **how)
+    return [(row.topic, row.position, row.lag, row.claimed) for row in found]
+
+
+@pytest.mark.usefixtures("kafka")
+@pytest.mark.parametrize(
+    ("position", "lag"), [(0, 90), (5, 90), (10, 90), (40, 60), (100, 0), (120, 0)]
+)
+def test_messages_that_were_deleted_are_waited_for_by_nobody(position: int, lag: int) -> None:
+    assert lag_of(a_log(position)) == [("t", position, lag, True)]
+
+
+def test_at_a_moment_what_was_deleted_since_counts(kafka: Kafka) -> None:
+    view = a_log(5).view()
+    view.at_ms = 1_000
+    (row,) = measure_lag(CONNECTION, view)
+    assert (row.next_offset, row.lag, kafka.at_ms) == (50, 45, 1_000)
+
+
+@pytest.mark.usefixtures("kafka")
+def test_what_is_wanted_and_was_never_claimed_has_no_lag_that_is_known() -> None:
+    wants = Subscription(frozenset({"u", "no such topic"}), "orders-.*")
+    assert lag_of(a_log(40, wants=wants)) == [
+        ("orders-eu", None, None, False),
+        ("t", 40, 60, True),
+        ("u", None, None, False),
+    ]
+    part = Subscription(frozenset(), "orders")
+    assert lag_of(a_log(wants=part)) == [], "a pattern is of the whole name"
+
+
+def test_of_one_topic_no_other_is_asked_about(kafka: Kafka) -> None:
+    log = a_log(40, wants=Subscription(frozenset({"u"})))
+    assert [row[0] for row in lag_of(log, topic="u")] == ["u"]
+    assert kafka.asked == {("u", 0)}
+
+
+@pytest.mark.usefixtures("kafka")
+def test_of_a_partition_that_is_shared_by_ranges_each_range_that_is_not_done_counts() -> None:
+    log = LogByHand()
+    log.write(ClaimingRange(2, "a", "a1", "g", 0, "t", 0, 1_000, 20, 10))
+    log.write(ClaimingRange(2, "b", "b1", "g", 0, "t", 0, 1_000, 20, 10))
+    (row,) = measure_lag(CONNECTION, log.view())
+    assert (row.position, row.lag, row.open_ranges, row.holder) == (20, 80, 2, "a, b")
+
+
+def test_a_topic_that_is_hidden_is_told_and_one_that_does_not_exist_yet_is_none(
+    kafka: Kafka,
+) -> None:
+    """Its lag would be missing, and pass for none."""
+    log = a_log(40, wants=Subscription(frozenset({"secret", "later"}), "se.*"))
+    view = log.view()
+    require_readable(CONNECTION, view)
+    kafka.hidden["secret"] = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    with pytest.raises(AccessDenied, match="Describe on topic 'secret'"):
+        require_readable(CONNECTION, view)
+    require_readable(CONNECTION, view, topic="later")
+    del kafka.topics["t"]
+    kafka.hidden = {"t": KafkaError.TOPIC_AUTHORIZATION_FAILED}
+    with pytest.raises(AccessDenied, match="topic 't'"):
+        require_readable(CONNECTION, view, topic="t")

@@ -28,6 +28,7 @@ class Kafka:
         self.failures: list[tuple[int, str]] = []
         self.written: list[tuple[int, TextRecord]] = []
         self.flushed = 0
+        self.unsent = 0
         self.steps: list[str] = []
         """What was done, in order."""
         self.claimed: dict[tuple[str, int], int] = {}
@@ -63,7 +64,7 @@ class Kafka:
 
     def flush(self, _timeout_s: float) -> int:
         self.flushed += 1
-        return 0
+        return self.unsent
 
     def take_failures(self) -> list[tuple[int, str]]:
         return self.failures if self.flushed else []
@@ -126,6 +127,13 @@ def test_a_pause_of_no_length_is_refused(kafka: Kafka, for_s: float) -> None:
 def test_a_pause_that_one_partition_did_not_take_is_no_pause(kafka: Kafka) -> None:
     kafka.failures = [(1, "not enough replicas")]
     with pytest.raises(BrokerUnavailable, match="log/1: the pause was not written: not enough rep"):
+        pause_group("x:1", "g", for_s=10, topic="log")
+
+
+def test_a_pause_that_is_on_its_way_still_when_the_time_is_up_is_none(kafka: Kafka) -> None:
+    """As where a partition has no leader: librdkafka tells of its failure later still."""
+    kafka.unsent = 1
+    with pytest.raises(BrokerUnavailable, match="the pause was not written to 1 of 3 partitions"):
         pause_group("x:1", "g", for_s=10, topic="log")
 
 

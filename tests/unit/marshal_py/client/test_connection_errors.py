@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from marshal_py import AuthenticationFailed, BrokerUnavailable, Consumer, Marshal
-from marshal_py.client.kafka_clients import ConnectionErrors, connect
+from marshal_py.client.kafka_clients import ConnectionErrors, connect, patience
 from tests.support.hanging_up import hanging_up
 
 NOT_YET_S = 0.8
@@ -114,3 +114,35 @@ def test_what_cannot_be_mended_is_kept_apart_from_outages(
     assert connect(made, {"bootstrap.servers": "b"}, errors) == "client"
     settings["error_cb"](error)
     assert (errors.last, errors.count, errors.was_refused) == (said, int(said != ""), is_refused)
+
+
+def test_that_all_brokers_are_down_does_not_hide_why() -> None:
+    """librdkafka says it right behind what was wrong with the last of them."""
+    errors = ConnectionErrors()
+    errors.note_outage(KafkaError._TRANSPORT, "b:9092: Connection refused")
+    errors.note_outage(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
+    assert errors.nobody_answers
+    assert "b:9092: Connection refused" in str(errors.failure(KafkaError(KafkaError._TIMED_OUT)))
+
+
+def test_a_right_that_was_missing_stays_missing_whatever_is_said_after() -> None:
+    errors = ConnectionErrors()
+    errors.log(3, "%s: %s", "b:9092/1", "Topic authorization failed")
+    errors.log(3, "b:9092/1: disconnected")
+    assert errors.was_refused
+    assert errors.last == ""
+
+
+def test_first_answers_are_awaited_briefly_and_none_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two attempts librdkafka tells what is wrong: who waits for long hears nothing."""
+    now_s = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    waits = patience(160.0)
+    found = [next(waits) for _ in range(7)]
+    assert found == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    now_s[0] = 158.0
+    assert next(waits) == 2.0
+    now_s[0] = 170.0
+    assert next(waits) == 0.1

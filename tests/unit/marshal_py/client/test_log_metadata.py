@@ -13,7 +13,12 @@ from confluent_kafka import KafkaError, KafkaException
 from marshal_py.client import log_metadata
 from marshal_py.client.kafka_clients import ConnectionErrors
 from marshal_py.client.log_metadata import LogMetadata
-from marshal_py.errors import BrokerUnavailable
+from marshal_py.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    ConfigurationError,
+    TopicMissing,
+)
 
 NO_LEADER = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
 REFUSED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -124,3 +129,53 @@ def test_the_cause_is_told_whenever_the_time_is_up(
     )
     with pytest.raises(BrokerUnavailable, match="Connection refused"):
         ask(log, float(seconds))
+
+
+@pytest.mark.parametrize("is_mock", [False, True])
+def test_a_mock_cluster_is_found_out(is_mock: bool) -> None:
+    """To ask it for a topic's id would wait for the time-out."""
+
+    class Cluster(Consumer):
+        def list_topics(self, name: str, timeout: float) -> Any:
+            found = super().list_topics(name, timeout)
+            found.cluster_id = "mockCluster7" if is_mock else "lkc-7"
+            return found
+
+    log = metadata(Cluster(None))
+    log.describe(deadline(), with_snapshots=False)
+    assert log.is_mock == is_mock
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "says"),
+    [
+        (KafkaError._UNSUPPORTED_FEATURE, BrokerUnavailable, "the brokers refused"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessDenied, "lacks Read on topic 't'"),
+    ],
+)
+def test_what_trying_again_cannot_mend_is_told_at_once(
+    code: int, kind: type[Exception], says: str
+) -> None:
+    class Refusing(Consumer):
+        asked = 0
+
+        def offsets_for_times(self, _query: Any, timeout: float) -> list[Any]:
+            self.asked += 1
+            assert self.asked == 1, "it was asked again"
+            raise KafkaException(KafkaError(code))
+
+    with pytest.raises(kind, match=says):
+        metadata(Refusing()).next_offsets("t", [0], deadline())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessDenied),
+        (KafkaError.UNSUPPORTED_VERSION, ConfigurationError),
+    ],
+)
+def test_why_there_is_no_log(code: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="'t'"):
+        metadata(Consumer(KafkaError(code))).describe(deadline(), with_snapshots=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from marshal_py.client.signals import StopRequests, wake_on_signals
+from marshal_py.client.signals import StopRequests, exit_on_sigterm, wake_on_signals
 
 
 @pytest.fixture(autouse=True)
@@ -153,3 +153,35 @@ def test_the_end_of_one_does_not_keep_ctrl_c_from_the_others() -> None:
         signal.raise_signal(signal.SIGINT)
         steps.append("went on")
     assert steps == ["stop", "went on"]
+
+
+@pytest.fixture
+def no_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("no_handler")
+def test_sigterm_ends_the_program_as_shells_know_it_and_is_let_go_of() -> None:
+    undo = exit_on_sigterm()
+    assert undo is not None
+    with pytest.raises(SystemExit) as ended:
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+    undo()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("no_handler")
+def test_a_handler_of_the_programs_own_is_never_touched() -> None:
+    for own in (signal.SIG_IGN, lambda *_: None):
+        signal.signal(signal.SIGTERM, own)
+        assert exit_on_sigterm() is None
+        assert signal.getsignal(signal.SIGTERM) is own
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    undo = exit_on_sigterm()
+    assert undo is not None
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # set since then
+    undo()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN

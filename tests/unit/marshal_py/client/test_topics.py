@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from marshal_py import ConfigurationError
+from marshal_py import BrokerUnavailable, ConfigurationError
 from marshal_py.client import topics as admin
 from marshal_py.client.topics import create_topics
 
@@ -116,3 +116,48 @@ def test_snapshots_have_as_many_partitions_as_the_topic_that_was_there(
     coordination, _ = create_topics("x:1", topic="t")
     assert (coordination.existed, coordination.partitions) == (True, 3)
     assert (stub.asked, asked_for) == (["t.snapshots"], [3])
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (9, "3", "2")]
+)
+def test_one_broker_may_fail_where_there_are_three(
+    brokers: int, replicas: str, in_sync: str
+) -> None:
+    for plan in admin.plan_topics(brokers):
+        assert str(plan.replication_factor) == replicas
+        assert plan.config["min.insync.replicas"] == in_sync
+        assert plan.config["unclean.leader.election.enable"] == "false"
+
+
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT])
+def test_brokers_that_do_not_answer_refuse_nothing(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    with_answers(monkeypatch, code, code, code)
+    with pytest.raises(BrokerUnavailable, match="no answer from the brokers"):
+        create_topics("x:1", topic="t", timeout_s=0.0)
+
+
+def test_what_was_found_is_told_with_the_settings_that_were_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_answers(monkeypatch, None, KafkaError.TOPIC_ALREADY_EXISTS)
+    made, found = create_topics("x:1", topic="t")
+    assert (made.existed, made.config["cleanup.policy"]) == (False, "delete")
+    assert (found.existed, found.partitions, found.config) == (True, 8, {})
+
+
+def test_partitions_that_get_no_leader_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = with_answers(monkeypatch, None)
+    listed = stub.list_topics
+
+    def list_topics(name: str | None = None, **more: Any) -> Any:
+        found = listed(name, **more)
+        for topic in found.topics.values():
+            topic.partitions = {0: type("P", (), {"leader": -1, "replicas": [1]})()}
+        return found
+
+    monkeypatch.setattr(stub, "list_topics", list_topics)
+    with pytest.raises(BrokerUnavailable, match="'t' has partitions without a leader"):
+        create_topics("x:1", topic="t", partitions=1, with_snapshots=False, timeout_s=0.0)

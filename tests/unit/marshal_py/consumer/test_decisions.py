@@ -472,3 +472,14 @@ def test_the_claimant_is_told_of_a_position_that_moved(monkeypatch: pytest.Monke
     made.topics.ids_known.set()
     made.partitions.refresh_offsets()
     assert told == [7]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wakes"),
+    [("held", True), ("lost", True), ("released", True), ("lapsed", True), ("stored", False)],
+)
+def test_whatever_happens_to_a_claim_has_the_assignment_look(kind: Any, wakes: bool) -> None:
+    made, woken = consumer(), list[str]()
+    made.delivery._wakeup = SimpleNamespace(wake=lambda: woken.append(kind))
+    made.delivery.on_notice(SimpleNamespace(kind=kind))
+    assert woken == [kind] * wakes

@@ -1,15 +1,17 @@
-"""The fetcher: another Kafka consumer goes on where the one before it was."""
+"""The fetcher: what it makes of what Kafka brings, and how another Kafka consumer goes on."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
 
 from marshal_py.consumer import fetcher as fetcher_module
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import HeldPartition, Stage
+from marshal_py.errors import AccessDenied, ConfigurationError
 from marshal_py.protocol.slots import slots_cell
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim
 
@@ -138,3 +140,142 @@ def test_there_is_another_when_a_topic_has_another_id(
     assert topics.ids == {"t": told, "u": b"9"}
     assert not topics.note_ids({"t": b"", "v": b""})  # it was not told
     assert topics.ids == {"t": told, "u": b"9"}
+
+
+def message(offset: int, topic: str = "t", partition: int = 0, error: int | None = None) -> Message:
+    told = None if error is None else KafkaError(error, "")
+    return Message(topic=topic, partition=partition, offset=offset, error=told)
+
+
+def fetched(world: World) -> list[tuple[str, int, list[int | None]]]:
+    """What is to be handed out: topic, partition, offsets."""
+    found = []
+    while (run := world.core.delivery.next_run()) is not None:
+        offsets = [each.offset() for each in run.messages]
+        found.append((run.part.topic, run.part.partition, offsets))
+    return found
+
+
+def test_errors_among_messages_take_none_of_them_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    part, other = world.hold("t", 0, 5), world.hold("t", 1, 0)
+    end, lost = KafkaError._PARTITION_EOF, KafkaError._TRANSPORT
+    messages = [message(5), message(9, error=end), message(0, partition=1), message(6)]
+    world.fetcher._sort_out([*messages, message(0, "elsewhere", error=lost)])
+    assert sorted(fetched(world)) == [("t", 0, [5, 6]), ("t", 1, [0])]
+    assert (part.fetched, other.fetched) == (9, 1), "behind the last there are markers alone"
+
+
+@pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE])
+def test_messages_that_are_gone_are_told_to_whoever_places_the_partition(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    world = World(monkeypatch)
+    part, other = world.hold("t", 0, 5), world.hold("t", 1, 5)
+    world.core.wakeup.clear()
+    world.fetcher._sort_out([message(5, error=code)])
+    assert (part.out_of_range, other.out_of_range) == (True, False)
+    assert world.core.wakeup._event.is_set()
+
+
+@pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION])
+def test_a_topic_that_kafka_does_not_know_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    world, gone = World(monkeypatch), list[str]()
+    world.fetcher.on_gone = gone.append
+    world.fetcher._sort_out([message(0, "u", error=code)])
+    assert gone == [], "nothing is fetched of it"
+    world.hold("u", 0, 5)
+    world.fetcher._sort_out([message(0, "u", error=code)])
+    assert gone == ["u"]
+    assert caplog.records == []
+
+
+def test_a_right_that_is_missing_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would wait for ever, for messages that it may not read."""
+    world = World(monkeypatch)
+    world.hold("t", 0, 5)
+    world.fetcher._sort_out([message(5, error=KafkaError.TOPIC_AUTHORIZATION_FAILED)])
+    assert isinstance(world.core.wakeup.failure, AccessDenied)
+    assert "lacks Read on topic 't'" in str(world.core.wakeup.failure)
+
+
+def test_another_error_is_told_and_passes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(monkeypatch)
+    world.hold("t", 0, 5)
+    world.fetcher._sort_out([message(5, error=KafkaError._TRANSPORT), message(5)])
+    assert fetched(world) == [("t", 0, [5])]
+    assert "t/0: " in caplog.text
+    assert world.core.wakeup.failure is None
+
+
+def test_a_pause_does_not_outlive_the_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    part = world.hold("t", 0, 5)
+    part.throttled = True
+    world.fetcher.pause_or_resume(part)
+    (kafka,) = world.made
+    assert kafka.paused == {("t", 0)}
+    world.fetcher.unassign(part)
+    assert (kafka.paused, kafka.assigned) == (set(), {})
+    world.fetcher.pause_or_resume(part)  # as its lease lapses
+    assert kafka.paused == set()
+
+
+def test_a_fetch_that_waits_ends_when_the_consumer_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.hold("t", 0, 5)
+    waits = threading.Event()
+
+    def poll(_timeout_s: float) -> None:
+        waits.set()
+        threading.Event().wait(0.001)
+
+    world.made[0].poll = poll  # type: ignore[attr-defined]
+    found: list[int] = []
+    loop = threading.Thread(target=lambda: found.append(world.fetcher.fetch(1, 60.0)), daemon=True)
+    loop.start()
+    assert waits.wait(60)
+    world.fetcher.close()
+    loop.join(30)
+    assert found == [0]
+    assert world.made[0].is_closed
+    assert world.fetcher.fetch(1, 60.0) == 0
+
+
+def test_what_the_consumer_depends_on_cannot_be_set_otherwise() -> None:
+    """An offset that is committed, or a reset by itself, would pass over messages."""
+    wanted = {
+        "group.id": "mine",
+        "enable.auto.commit": True,
+        "auto.offset.reset": "latest",
+        "enable.partition.eof": False,
+    }
+    for given in wanted:
+        try:
+            core: Any = Consumer(
+                "127.0.0.1:1", group_id="g", topics="t", kafka={given: wanted[given]}
+            )._core
+        except ConfigurationError:
+            continue
+        assert core.fetcher._config[given] != wanted[given], given
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t")._core
+    config = made.fetcher._config
+    assert config["group.id"] == "marshal.g"
+    assert config["enable.auto.commit"] is config["enable.auto.offset.store"] is False
+    assert (config["auto.offset.reset"], config["enable.partition.eof"]) == ("error", True)
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_which_messages_are_fetched_is_for_the_user_to_say(level: str) -> None:
+    settings = {"isolation.level": level}
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", kafka=settings)._core
+    assert made.fetcher.isolation_level == level
+    assert made.fetcher._config["isolation.level"] == level
+    plain: Any = Consumer("127.0.0.1:1", group_id="g", topics="t")._core
+    assert plain.fetcher.isolation_level == "read_committed"

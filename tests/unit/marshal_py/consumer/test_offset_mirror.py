@@ -69,3 +69,50 @@ def test_what_was_held_at_the_end_is_written_after_it_was_released(
     world.stand = {}
     world.mirror.close(60)
     assert world.written == [{A: 5}]
+
+
+def test_after_an_outage_another_client_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before has a question open, whose late answer would end the process."""
+    world, made = World(monkeypatch), list[object]()
+
+    def admin_client(_: object) -> object:
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr(module, "admin_client", admin_client)
+    world.round(a=1)
+    world.round(a=2)
+    assert len(made) == 1
+    world.fails = True
+    world.round(a=3)
+    world.round(a=4)
+    assert len(made) == 2
+
+
+def test_what_does_not_move_is_written_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka forgets the offsets of a group that is silent for days."""
+    now_s = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    world = World(monkeypatch)
+    assert world.round(a=5) == {A: 5}
+    now_s[0] += module.REPEAT_S - 1
+    assert world.round(a=5) == {}
+    now_s[0] += 1
+    assert world.round(a=5) == {A: 5}
+    assert world.round(a=5) == {}
+
+
+def test_an_outage_is_worth_one_line_in_a_while(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    world = World(monkeypatch)
+    world.fails = True
+    for _ in range(5):
+        world.round(a=5)
+        now_s[0] += module.WARN_EVERY_S / 5
+    assert len(caplog.records) == 1
+    assert "positions of group 'g' were not mirrored" in caplog.text
+    world.round(a=5)
+    assert len(caplog.records) == 2

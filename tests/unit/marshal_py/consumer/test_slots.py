@@ -14,7 +14,7 @@ from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Stage
 from marshal_py.consumer.stream import LEAP
 from marshal_py.consumer.transactions import Transactions
-from marshal_py.errors import ConfigurationError, NotInVersion1, SharingDiffers
+from marshal_py.errors import ConfigurationError, NotHeld, NotInVersion1, SharingDiffers
 from marshal_py.protocol.slots import (
     BY_PARTITIONS,
     BY_RANGES,
@@ -421,3 +421,72 @@ def test_a_claim_is_worked_on_when_the_group_agrees() -> None:
     partitions._positions.start_of = lambda _: pytest.fail("it was not to begin")
     partitions.advance(part)
     assert asked == [part]
+
+
+def test_who_had_begun_to_agree_lets_go_when_somebody_else_has_said() -> None:
+    """Else it would hold the agreement for ever, and an operator could not change it."""
+    world = Agreeing(8)
+    world.sharing.ready({"t": 2})
+    world.put("t#slots", 0, 8)
+    assert world.sharing.ready({"t": 2}) == {"t": 2}
+    assert world.wanted[0].said == ["released"]
+
+
+def test_a_claim_to_agree_that_was_lost_is_made_anew() -> None:
+    world = Agreeing(8)
+    world.sharing.ready({"t": 2})
+    world.wanted[0]._core.ended.is_set = lambda: True
+    assert world.sharing.ready({"t": 2}) == {}
+    assert len(world.wanted) == 2
+
+
+def test_ranges_begin_where_partitions_were_left_and_not_while_they_are_held() -> None:
+    world = Agreeing(BY_RANGES)
+    world.put("t", 1, 5)
+    assert world.sharing.ready({"t": 2}) == {}
+    assert [claim.key for claim in world.wanted] == [agreement_cell("t")]
+    world.put("t", 0, 5, held=True)
+    with pytest.raises(SharingDiffers, match="t/0 is held"):
+        world.sharing.ready({"t": 2})
+
+
+def test_a_partition_that_was_paused_is_not_paused_when_it_comes_again() -> None:
+    """In librdkafka a pause outlives the assignment."""
+    world = World()
+    part = world.hold(0, 0)
+    part.throttled = True
+    world.fetcher.pause_or_resume(part)
+    world.kafka.asked.clear()
+    world.fetcher.unassign(part)
+    assert world.kafka.asked == [("resume", 0), ("unassign", 0)]
+
+
+def test_a_partition_is_as_far_behind_as_the_slowest_of_its_slots() -> None:
+    world = World()
+    slow, fast = world.hold(0, 3), world.hold(1, 90)
+    world.core.positions.lags = lambda parts, _: {slow.key: 97, fast.key: 10}
+    assert world.core.shared.lag(1.0) == {("t", 0): 97}
+    world.core.positions.lags = lambda parts, _: {fast.key: 10}
+    assert world.core.shared.lag(1.0) == {("t", 0): 10}
+
+
+def test_what_is_not_held_can_be_neither_paused_nor_moved() -> None:
+    world = World()
+    part = world.hold(0, 3)
+    part.claim.leases = [False]  # type: ignore[attr-defined]
+    for call in (world.core.shared.pause, world.core.shared.resume):
+        with pytest.raises(NotHeld, match="t/0 is not held"):
+            call("t", 0)
+    with pytest.raises(NotHeld):
+        world.core.shared.seek("t", 0, 7, 1.0)
+    assert not part.is_paused
+
+
+def test_at_most_once_a_partition_stands_behind_what_was_claimed() -> None:
+    """Whoever reads Kafka's committed offsets would else be told messages that nobody gets."""
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", mode="at_most_once")._core
+    claim: Any = FakeClaim()
+    claim.stored_offset, claim.claimed_offset = 5, 9
+    assert made.shared.standing_of(claim) == (("t", 0), 9)
+    claim.stored_offset = 12
+    assert made.shared.standing_of(claim) == (("t", 0), 12)

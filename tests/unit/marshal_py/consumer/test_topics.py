@@ -1,13 +1,17 @@
-"""When a topic is gone, by an admin client whose answers the test gives."""
+"""Which topics there are, and when one is gone, by an admin client that the test answers for."""
 
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
 from marshal_py.client.structured_logs import Fields
-from marshal_py.consumer.topics import GONE_AFTER, Topics
+from marshal_py.consumer.topics import GONE_AFTER, Topics, describe
 from marshal_py.protocol.subscription import Subscription
 
 
@@ -56,3 +60,95 @@ def test_a_topic_is_gone_when_looks_in_a_row_have_not_found_it() -> None:
         topics._look()
     assert topics.counts == {}
     assert changes.count(True) == 2
+
+
+class Described:
+    """Answers `describe_topics`: topic → (partitions, id), or the code of an error."""
+
+    def __init__(self, **topics: Any) -> None:
+        self.topics = topics
+
+    def describe_topics(self, asked: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        assert request_timeout > 0
+        found: dict[str, Future[Any]] = {}
+        for name in asked.topic_names:
+            found[name] = Future()
+            told = self.topics.get(name, KafkaError.UNKNOWN_TOPIC_OR_PART)
+            if isinstance(told, int):
+                found[name].set_exception(KafkaException(KafkaError(told)))
+                continue
+            high, low = told[1]
+            topic_id = SimpleNamespace(
+                get_most_significant_bits=lambda high=high: high,
+                get_least_significant_bits=lambda low=low: low,
+            )
+            parts = [None] * told[0]
+            found[name].set_result(SimpleNamespace(partitions=parts, topic_id=topic_id))
+        return found
+
+
+def test_topics_that_there_are_not_or_that_are_hidden_are_left_out() -> None:
+    hidden = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    kafka = Described(a=(4, (1, -1)), b=(2, (0, 0)), c=hidden)
+    found = describe(kafka, ["c", "b", "a", "d"], 5.0)
+    one = b"\x00" * 7 + b"\x01" + b"\xff" * 8
+    assert found == {"a": (4, one), "b": (2, b"")}, "an id of zeros is none"
+    assert describe(kafka, [], 5.0) == {}
+    with pytest.raises(KafkaException):
+        describe(Described(a=KafkaError._TIMED_OUT), ["a"], 5.0)
+
+
+class Failing(Kafka):
+    """Describes nothing, and lists what there is until `is_down`."""
+
+    tells_ids = True
+    is_down = False
+
+    def describe_topics(self, *_: Any, **__: Any) -> Any:
+        raise KafkaException(KafkaError(KafkaError._UNSUPPORTED_FEATURE))
+
+    def list_topics(self, timeout: float) -> Any:
+        if self.is_down:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return super().list_topics(timeout)
+
+
+def test_a_cluster_that_describes_no_topics_is_asked_for_a_list() -> None:
+    kafka, changes = Failing(), list[bool]()
+    topics = looking(kafka, changes)
+    kafka.there = {"a": 4, "b": 2}
+    topics._look()
+    assert (topics.counts, changes) == ({"a": 4}, [True])
+
+
+def test_an_outage_is_no_change_and_says_nothing_of_topics() -> None:
+    kafka, changes = Failing(), list[bool]()
+    topics = looking(kafka, changes)
+    kafka.there = {"a": 4}
+    topics._look()
+    kafka.is_down = True
+    for _ in range(2 * GONE_AFTER):
+        topics._look()
+    assert (topics.counts, changes) == ({"a": 4}, [True])
+
+
+def test_who_waits_for_ids_goes_on_when_they_are_not_told() -> None:
+    topics = looking(Failing(), [])
+    topics._find_ids()
+    assert topics.ids_known.is_set()
+    assert topics.ids == {}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (Subscription(frozenset(), ".*"), {"a", "orders"}),
+        (Subscription(frozenset({"__internal"}), "ord.*"), {"__internal", "orders"}),
+        (Subscription(frozenset({"a"})), {"a"}),
+    ],
+)
+def test_a_pattern_means_no_topic_of_kafkas_own(wanted: Subscription, found: set[str]) -> None:
+    topics = looking(Kafka(), [])
+    topics._subscription = wanted
+    there = {"a": 1, "orders": 2, "__internal": 50, "__consumer_offsets": 50}
+    assert set(topics._wanted(there)) == found

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.consumer import transactions as module
 from marshal_py.consumer.held_partition import Batch
@@ -22,12 +22,21 @@ class World:
         self.acked: list[int] = []
         self.transformed: list[int] = []
         self._committed = list(committed)
+        self.second: Any = None
+        """The claim of the second batch, if it is another."""
+        self.config: dict[str, Any] = {}
+        """Of the consumer that asks for offsets."""
+        self.fails: dict[str, list[Exception | None]] = {}
+        """Step → what it raises each time."""
         monkeypatch.setattr(module, "connect", self._connect)
 
     def work_off(self, *batches: list[int]) -> None:
         claim: Any = SimpleNamespace(topic="t", partition=3, held=True, reason=None)
+        self.claim = claim
+        claims = [claim, self.second or claim]
         made = [
-            Batch([SimpleNamespace(offset=lambda at=at: at) for at in b], claim) for b in batches
+            Batch([SimpleNamespace(offset=lambda at=at: at) for at in b], claims[n])
+            for n, b in enumerate(batches)
         ]
         settings = SimpleNamespace(kafka={"bootstrap.servers": "localhost:1"})
         consumer: Any = SimpleNamespace(
@@ -44,14 +53,24 @@ class World:
             transactions.run(self._transform)
 
     def _transform(self, batch: Batch, _producer: Any) -> None:
+        self._note("transform", "")
         self.transformed += [message.offset() for message in batch]
 
-    def _connect(self, kind: Any, _config: Any) -> Any:
+    def _note(self, step: str, more: str | None = None) -> None:
+        if more is None:
+            self.steps.append(step)
+        failures = self.fails.get(step.partition(" ")[0], [])
+        error = failures.pop(0) if failures else None
+        if error is not None:
+            raise error
+
+    def _connect(self, kind: Any, config: Any) -> Any:
         if kind is KafkaConsumer:
+            self.config = config
             return SimpleNamespace(
                 committed=self._answer, consumer_group_metadata=lambda: None, close=lambda: None
             )
-        note = self.steps.append
+        note = self._note
         return SimpleNamespace(
             init_transactions=lambda _: note("fence"),
             begin_transaction=lambda: note("begin"),
@@ -86,3 +105,99 @@ def test_an_offset_that_is_not_told_is_asked_for_again_and_no_reason_to_begin_at
     assert world.transformed == []
     assert world.acked == [5, 6, 7, 8]
     assert world.steps == ["fence", "read", "fence", "read"]
+
+
+def failure(code: int, *, aborts: bool = False, retriable: bool = False) -> KafkaException:
+    return KafkaException(KafkaError(code, "", False, retriable, aborts))
+
+
+BEGUN = ["fence", "read", "begin"]
+
+
+def test_what_the_program_raises_leaves_no_transaction_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Readers would wait for it, until it times out."""
+    world = World(monkeypatch, 5)
+    world.fails = {"transform": [ValueError("no")]}
+    with pytest.raises(ValueError, match="no"):
+        world.work_off([5, 6])
+    assert world.steps == [*BEGUN, "abort"]
+    assert world.acked == []
+
+
+def test_a_transaction_that_is_to_be_aborted_is_done_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, 5)
+    world.fails = {"commit": [failure(KafkaError.NOT_ENOUGH_REPLICAS, aborts=True)]}
+    world.work_off([5, 6])
+    again = ["begin", "offset 7", "commit"]
+    assert world.steps == [*BEGUN, "offset 7", "commit", "abort", *again]
+    assert world.acked == [5, 6]
+    assert world.transformed == [5, 6, 5, 6]
+
+
+def test_whoever_was_fenced_while_it_produced_makes_another_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If the claim stands, the one that fenced was of an earlier holder of it."""
+    world = World(monkeypatch, 5, 6)
+    world.fails = {"transform": [failure(KafkaError._FENCED)]}
+    world.work_off([5, 6])
+    assert world.steps == [*BEGUN, *BEGUN, "offset 7", "commit"]
+    assert (world.transformed, world.acked) == ([6], [5, 6])
+
+
+def test_what_may_help_is_tried_again_while_the_claim_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, 5)
+    late = failure(KafkaError._TIMED_OUT, retriable=True)
+    world.fails = {"commit": [late, late]}
+    world.work_off([5])
+    assert world.steps == [*BEGUN, "offset 6", "commit", "commit", "commit"]
+    assert world.acked == [5]
+
+
+def test_of_a_claim_that_has_ended_nothing_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, 5)
+
+    note = world._note
+
+    def note_and_lose(step: str, more: str | None = None) -> None:
+        note(step, more)
+        if step == "commit":
+            world.claim.reason, world.claim.held = "taken over", False
+            raise failure(KafkaError._TIMED_OUT, retriable=True)
+
+    monkeypatch.setattr(world, "_note", note_and_lose)
+    world.work_off([5])
+    assert world.acked == []
+    assert world.steps.count("commit") == 1
+
+
+def test_what_is_committed_is_that_of_transactions_that_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, 5)
+    world.work_off([5])
+    assert world.config["isolation.level"] == "read_committed"
+    assert world.config["group.id"] == "g"
+
+
+def test_what_comes_again_is_left_out_and_another_claim_fences_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, 5, 9)
+    world.work_off([5, 6], [6, 7])
+    assert world.transformed == [5, 6, 7]
+    assert world.steps.count("fence") == 1
+    second: Any = SimpleNamespace(topic="t", partition=3, held=True, reason=None)
+    world = World(monkeypatch, 5, 9)
+    world.second = second
+    world.work_off([5, 6], [8, 9])
+    assert world.transformed == [5, 6, 9], "somebody else may have had it meanwhile"
+    assert world.steps.count("fence") == 2

@@ -156,3 +156,9 @@ def test_what_is_no_decoder_is_refused() -> None:
         decoder(3)
     with pytest.raises(ConfigurationError, match="give one of them"):
         Consumer("x:1", group_id="g", topics="t", decode=int, value_deserializer=print)
+
+
+def test_a_value_without_a_byte_is_no_tombstone() -> None:
+    """A tombstone says that a key is gone; an empty value may mean anything."""
+    read = decoder(lambda value: f"read {value!r}")
+    assert (read(b"", None), read(None, None)) == ("read b''", None)

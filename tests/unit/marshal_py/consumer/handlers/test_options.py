@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marshal_py.consumer.dead_letters import headers_of
+from marshal_py.consumer.handlers import options as module
 from marshal_py.consumer.handlers.failing_messages import FailingMessages
 from marshal_py.consumer.handlers.message_copy import copy_of
-from marshal_py.consumer.handlers.options import HandlerOptions, Retry
-from marshal_py.errors import ConfigurationError
+from marshal_py.consumer.handlers.options import ClaimSnapshot, HandlerOptions, Retry
+from marshal_py.errors import ConfigurationError, DeliveriesExhausted, DeserializationFailed
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.messages import MAX_METADATA_BYTES
 
@@ -204,3 +205,32 @@ def test_a_long_class_name_fits_all_the_same() -> None:
     kind = type("Ä" * 500, (Exception,), {})
     troubles.failing(PARTITION, 1, kind())
     assert len(troubles.of(PARTITION).encode()) <= MAX_METADATA_BYTES
+
+
+def test_what_a_deserializer_raised_is_what_may_not_be_tried_again() -> None:
+    message: Any = Message(topic="t", partition=0, offset=1)
+    broken = DeserializationFailed(message, "value", ValueError("no JSON"))
+    broken.__cause__ = ValueError("no JSON")
+    options = HandlerOptions(print, retry=Retry(attempts=3), not_retriable=(ValueError,))
+    assert not options.may_retry("t", broken, 1)
+    assert HandlerOptions(print, retry=Retry(attempts=3)).may_retry("t", broken, 1)
+
+
+def test_who_was_delivered_too_often_does_not_come_again() -> None:
+    options = HandlerOptions(print, retry=Retry(attempts=None))
+    assert options.may_retry("t", ValueError(), 99)
+    assert not options.may_retry("t", DeliveriesExhausted("delivered 5 times"), 1)
+
+
+def test_a_topic_without_a_choice_of_its_own_has_the_usual_one() -> None:
+    options = HandlerOptions(print, retry={"a": Retry(attempts=7)})
+    assert (options.retry_of("a").attempts, options.retry_of("b")) == (7, Retry())
+    assert HandlerOptions(print, at_most_once=True).retry_of("a").attempts == 1
+
+
+def test_a_lease_that_another_process_is_told_of_ends_there_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_now_ns", lambda: 100)
+    assert ClaimSnapshot("t", 0, 7, lease_until_ns=101).held
+    assert not ClaimSnapshot("t", 0, 7, lease_until_ns=100).held

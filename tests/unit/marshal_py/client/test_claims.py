@@ -1,0 +1,60 @@
+"""Claims that are waited for together, tried and given up, on the mock cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from marshal_py import GroupAdmin, Marshal
+from marshal_py.errors import ClaimTimeout
+from marshal_py.testing import TestBroker
+
+SOON_S = 0.3
+
+
+def client(broker: TestBroker, client_id: str) -> Marshal:
+    return Marshal(broker.config, group_id="g", client_id=client_id, interval_ms=5_000)
+
+
+def keys(marshal: Marshal) -> list[tuple[str, int]]:
+    return sorted((claim.topic, claim.partition) for claim in marshal.claims())
+
+
+def test_of_claims_that_cannot_all_be_won_those_from_before_are_kept(
+    mock_kafka: TestBroker,
+) -> None:
+    with client(mock_kafka, "other") as other, client(mock_kafka, "me") as me:
+        other.claim("t", 2)
+        before = me.claim("t", 0)
+        with pytest.raises(ClaimTimeout, match=r"t/2 was not won within 0.3 s: other holds it"):
+            me.claim_many([("t", 0), ("t", 1), ("t", 2)], timeout_s=SOON_S)
+        assert before.held
+        assert keys(me) == [("t", 0)], "t/1 was won, and let go of"
+        assert other.claim("t", 1, timeout_s=60).held
+
+
+def test_a_claim_that_was_tried_in_vain_is_not_won_later(mock_kafka: TestBroker) -> None:
+    with client(mock_kafka, "other") as other, client(mock_kafka, "me") as me:
+        held = other.claim("t", 0)
+        assert me.try_claim("t", 0) is None
+        held.release()
+        third = other.claim("t", 0, timeout_s=60)
+        assert third.held
+        assert keys(me) == []
+
+
+def test_a_claim_that_was_released_is_made_anew(mock_kafka: TestBroker) -> None:
+    with client(mock_kafka, "me") as me:
+        first = me.claim("t", 0)
+        assert me.claim("t", 0) is first
+        first.release()
+        second = me.claim("t", 0, timeout_s=60)
+        assert second is not first
+        assert (first.held, second.held) == (False, True)
+        assert second.epoch > first.epoch
+
+
+def test_who_cannot_win_is_told_of_the_pause(mock_kafka: TestBroker) -> None:
+    with client(mock_kafka, "me") as me, GroupAdmin(mock_kafka.config, "g") as admin:
+        admin.pause(for_s=600)
+        with pytest.raises(ClaimTimeout, match="t/0: the group is paused; `marshal group resume`"):
+            me.claim("t", 0, timeout_s=SOON_S)

@@ -1,0 +1,110 @@
+"""What a consumer is told about itself: what cannot be is refused before any network."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from marshal_py import Consumer, Marshal
+from marshal_py.consumer.options import StartAt, client_of, start_at
+from marshal_py.errors import ConfigurationError, NotInVersion1
+from marshal_py.protocol.subscription import Subscription
+
+NOWHERE = "127.0.0.1:1"
+
+
+def consumer(**settings: Any) -> Consumer:
+    return Consumer(NOWHERE, **{"group_id": "g", "topics": "t", **settings})
+
+
+@pytest.mark.parametrize(
+    ("start", "at"),
+    [
+        ("earliest", StartAt("earliest")),
+        ("latest", StartAt("latest")),
+        (0, StartAt("time", 0)),
+        (1_700_000_000_123, StartAt("time", 1_700_000_000_123)),
+        (datetime(2026, 1, 1, tzinfo=UTC), StartAt("time", 1_767_225_600_000)),
+        (timedelta(0), StartAt("ago", 0)),
+        (timedelta(hours=2), StartAt("ago", 7_200_000)),
+        (timedelta(microseconds=1_500), StartAt("ago", 1)),
+    ],
+)
+def test_where_a_group_begins(start: Any, at: StartAt) -> None:
+    assert start_at(start) == at
+
+
+@pytest.mark.parametrize("start", [-1, True, 1.5, timedelta(seconds=-1), "now", None])
+def test_where_no_group_can_begin(start: Any) -> None:
+    with pytest.raises(ConfigurationError, match="start = "):
+        start_at(start)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"topics": b"t"}, "topics = b't' must be a name, or several"),
+        ({"topics": "orders,payments"}, "several topics are a list"),
+        ({"topics": ["orders "]}, "names of topics have letters"),
+        ({"prefer": "orders"}, "prefer = 'orders' must be several patterns"),
+        ({"auto_ack": "no"}, "auto_ack = 'no' must be True or False"),
+        ({"mirror_offsets": ""}, "mirror_offsets = '' must be"),
+        ({"settle_ms": -1}, "settle_ms = -1 must be a number, 0 or more"),
+        ({"settle_ms": True}, "settle_ms = True must be a number"),
+        ({"labels": "zone=a"}, "labels = 'zone=a' must be a mapping"),
+        ({"value_deserializer": "json"}, "value_deserializer = 'json' must be a function"),
+        ({"on_assigned": lambda: None}, "on_assigned = .* is called with"),
+        ({"group_id": None}, "group_id is missing"),
+        ({"member": False}, "member is set by the consumer itself"),
+        ({"greedy": True}, "it is for wire='text'"),
+        ({"sharing": "ranges", "by_lag": True}, "leave by_lag out"),
+        ({"sharing": "ranges", "max_deliveries": 1}, "max_deliveries = 1 must be a whole number"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_named(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        consumer(**settings)
+
+
+def test_an_argument_that_nobody_knows_is_named_with_what_is_close() -> None:
+    with pytest.raises(TypeError, match=r"no argument 'batchsize'.*'batch_size'"):
+        consumer(batchsize=7)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "at_most_once"},
+        {"sharing": "keys"},
+        {"sharing": "ranges"},
+        {"weight": 2},
+        {"by_lag": True},
+        {"labels": {"zone": "a"}},
+        {"prefer": ["t"]},
+    ],
+)
+def test_what_go_clients_would_not_heed_is_refused_beside_them(settings: dict[str, Any]) -> None:
+    with pytest.raises(NotInVersion1):
+        consumer(wire="text", **settings)
+
+
+def made_of(config: Any, group_id: str | None = None, **settings: Any) -> Marshal:
+    wanted = Subscription(frozenset({"t"}))
+    return client_of(config, group_id, settings, wanted, mode="at_least_once", greedy=False)
+
+
+def test_a_client_that_is_passed_has_its_settings_already() -> None:
+    marshal = Marshal(NOWHERE, group_id="g")
+    assert made_of(marshal) is marshal
+    with pytest.raises(ConfigurationError, match="group_id, interval_ms: this is a matter of"):
+        made_of(marshal, "g", interval_ms=500)
+    with pytest.raises(ConfigurationError, match="leave member=True"):
+        made_of(Marshal(NOWHERE, group_id="g", member=False))
+
+
+def test_a_client_tells_the_others_what_it_wants_and_beside_go_nobody_is_told() -> None:
+    told = made_of(NOWHERE, "g").settings.member_metadata
+    assert Subscription.decode(told) == Subscription(frozenset({"t"}))
+    assert made_of(NOWHERE, "g", wire="text").settings.member_metadata == b""
