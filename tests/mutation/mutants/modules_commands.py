@@ -1422,7 +1422,11 @@ COMMANDS: tuple[Noticed, ...] = (
         "a range that gets nowhere is told with its message",
         f"{DASHBOARD}.lag",
         f"{OF_DASHBOARD}/test_live_state.py::test_a_range_that_gets_nowhere_is_told_with_who_holds_it_and_the_message",
-        ("Lags._raise_stuck", "at offset {position} while", "at offset {cell.next_offset} while"),
+        (
+            "Lags.update",
+            "position, lag = book.position, book.lag(0, end)",
+            "lag = book.lag(0, end)",
+        ),
     ),
     noticed(
         "a gap is read over",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import ClassVar
 
 import pytest
@@ -44,8 +45,10 @@ class Script(DatabaseServer[str]):
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the servers' folders are made."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(server, "temporary_folder", lambda _: Path(mkdtemp(dir=folder)))
+    return folder
 
 
 def test_it_serves_from_start_to_stop_and_again(temporary: Path) -> None:
