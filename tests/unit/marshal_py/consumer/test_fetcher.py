@@ -238,11 +238,13 @@ def test_a_fetch_that_waits_ends_when_the_consumer_is_closed(
 
     world.made[0].poll = poll  # type: ignore[attr-defined]
     found: list[int] = []
-    loop = threading.Thread(target=lambda: found.append(world.fetcher.fetch(1, 60.0)), daemon=True)
+    loop = threading.Thread(target=lambda: found.append(world.fetcher.fetch(1, 600.0)), daemon=True)
     loop.start()
     assert waits.wait(60)
-    world.fetcher.close()
-    loop.join(30)
+    closer = threading.Thread(target=world.fetcher.close, daemon=True)
+    closer.start()
+    closer.join(10)
+    loop.join(10)
     assert found == [0]
     assert world.made[0].is_closed
     assert world.fetcher.fetch(1, 60.0) == 0
