@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harvest.cli.options import JsonFlag, RangeConfigFile
 from harvest.config.load import load
+from harvest.errors import ConfigurationError
 from harvest.runtime.replay import Replay, Replayed
 from harvest.runtime.replay import replay as publish_again
 from marshal_py.cli.output import print_json, say
@@ -39,6 +41,8 @@ def replay(
     """
     settings = load(config)
     if archive is not None:
+        if not Path(archive).is_dir():
+            raise ConfigurationError(f"--archive {archive!r} is no folder")
         partitions = settings.partitions.model_copy(update={"archive": archive})
         settings = settings.model_copy(update={"partitions": partitions})
 

@@ -55,9 +55,9 @@ def run(config: str, *options: str) -> tuple[int, str, str]:
 
 
 def test_what_is_committed_is_told_apart_from_the_result(
-    config: str, monkeypatch: pytest.MonkeyPatch
+    config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    publisher = Publisher()
+    publisher, other = Publisher(), str(tmp_path)
     monkeypatch.setattr(module, "publish_again", publisher)
     code, said, progress = run(config, "--into", "again", "--json")
     assert (code, progress) == (0, "1 rows are published again, up to id 4\n")
@@ -71,12 +71,24 @@ def test_what_is_committed_is_told_apart_from_the_result(
         "last_id": 6,
     }
     assert run(config)[1] == "2 rows published again, ids 4 to 6, 30 bytes, into orders\n"
-    assert "2 rows to be published again" in run(config, "--dry-run", "--archive", "other")[1]
+    assert "2 rows to be published again" in run(config, "--dry-run", "--archive", other)[1]
     assert publisher.asked == [
         (Replay(1, 9, "orders", "again"), False, "as-configured"),
         (Replay(1, 9, "orders", "orders"), False, "as-configured"),
-        (Replay(1, 9, "orders", "orders"), True, "other"),
+        (Replay(1, 9, "orders", "orders"), True, other),
     ]
+
+
+def test_an_archive_that_is_named_and_is_not_there_is_no_empty_one(
+    config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    publisher = Publisher()
+    monkeypatch.setattr(module, "publish_again", publisher)
+    missing = str(tmp_path / "missing")
+    code, _, said = run(config, "--archive", missing)
+    assert (code, publisher.asked) == (2, [])
+    assert "--archive" in said
+    assert "missing" in said
 
 
 def test_no_such_rows_are_a_failure(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
