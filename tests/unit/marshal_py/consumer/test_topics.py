@@ -134,6 +134,7 @@ def test_an_outage_is_no_change_and_says_nothing_of_topics() -> None:
 
 def test_who_waits_for_ids_goes_on_when_they_are_not_told() -> None:
     topics = looking(Failing(), [])
+    topics.counts = {"a": 1}
     topics._find_ids()
     assert topics.ids_known.is_set()
     assert topics.ids == {}
