@@ -129,7 +129,7 @@ def run(
             ended.set()
             pulse.join()
             case = _collect(stage)
-            _keep_logs(case, here)
+            _keep_logs(stage, case)
             result.stalls = stage.stalls
             snapshots = stage.snapshots, stage.started_from_snapshots()
             receiver = stage.receiver
@@ -343,12 +343,13 @@ def _collect(stage: Stage) -> Case:
     )
 
 
-def _keep_logs(case: Case, folder: Path) -> None:
+def _keep_logs(stage: Stage, case: Case) -> None:
     """Write the coordination logs as the brokers have them, for whoever wants to judge them."""
-    logs = [("marshal", case.log)]
+    config = stage.config
+    logs = [("marshal", case.log), ("text", read_topic(config.direct, config.text_log))]
     logs += [(f"claims-{number}", era.log) for number, era in enumerate(case.claims)]
     for name, log in logs:
-        with (folder / f"{name}.log.jsonl").open("w") as file:
+        with (Path(config.folder) / f"{name}.log.jsonl").open("w") as file:
             for p, records in sorted(log.items()):
                 for r in records:
                     value = r.value.hex() if r.value is not None else None
