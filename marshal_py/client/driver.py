@@ -449,17 +449,17 @@ class Driver:
             return
         timeout_s = self.settings.connect_timeout_ms / 1000
         deadline = time.monotonic() + timeout_s
-        if any(self.world.states[p].identity is None for p in self.reader.partitions):
-            # The replay may have taken long: others may have founded the log meanwhile.
-            self.reader.catch_up(timeout_s, progress=self._check_closing)
         for p in self.reader.partitions:
             state = self.world.states[p]
-            if state.identity is None:
-                self.reader.check_founding(timeout_s)
+            end = self.reader.check_founding(timeout_s)[p] if state.identity is None else 0
+            # Others may have founded the log while this client replayed it: that is read first,
+            # unless what ends the log are no records.
+            first_s = time.monotonic() + GENESIS_AGAIN_S
             seq, again_s = FIRST_GENESIS_SEQ, 0.0
             while self._needs_genesis(state):
-                if time.monotonic() >= again_s:
-                    again_s = time.monotonic() + GENESIS_AGAIN_S
+                now_s = time.monotonic()
+                if now_s >= again_s and (state.next_offset >= end or now_s >= first_s):
+                    again_s = now_s + GENESIS_AGAIN_S
                     seq += 1
                     self._writer.append(p, seq, self._genesis(state, seq))
                 self._writer.serve()
@@ -468,7 +468,7 @@ class Driver:
                     pass
                 if self._writer.refusal is not None:
                     raise self._writer.refusal
-                if time.monotonic() >= deadline:
+                if now_s >= deadline:
                     raise BrokerUnavailable(
                         f"the genesis of {self.settings.topic!r} could not be written"
                     )

@@ -361,17 +361,6 @@ class LogReader:
             if progress is not None:
                 progress(self.replayed, total)
 
-    def catch_up(
-        self, timeout_s: float, *, progress: Callable[[int, int], None] | None = None
-    ) -> None:
-        """Ask where the log ends by now, and replay up to there.
-
-        Raises `Truncated`, `LogHole`, `BrokerUnavailable` after `timeout_s` without an answer.
-        """
-        deadline = time.monotonic() + timeout_s
-        self._ends = self._metadata.next_offsets(self.topic, self.partitions, deadline)
-        self.replay(progress=progress)
-
     def history(self, *, events: bool = True) -> Iterator[tuple[list[Any], list[Batch]]]:
         """Replay up to the ends that `open` saw, and show what was read: (messages, batches).
 
@@ -401,11 +390,11 @@ class LogReader:
         self.caught_up = True
         self._check_count()
 
-    def check_founding(self, timeout_s: float) -> None:
+    def check_founding(self, timeout_s: float) -> dict[int, int]:
         """Make sure that a partition without a genesis is not one that was added to a log (§7.2).
 
-        The others' begin with theirs, which say how many there are. Raises `PartitionCountChanged`,
-        `BrokerUnavailable`.
+        The others' begin with theirs, which say how many there are. Returns where each partition
+        ends by now. Raises `PartitionCountChanged`, `BrokerUnavailable`.
         """
         deadline = time.monotonic() + timeout_s
         everything = range(self._partitions)
@@ -415,6 +404,7 @@ class LogReader:
         for count in counts_told(self._config, self.topic, extents, deadline):
             if count != self._partitions:
                 raise self._changed(self._partitions, count)
+        return ends
 
     def _check_count(self) -> None:
         """Compare the number of partitions with what the log's genesis says (§7.2)."""

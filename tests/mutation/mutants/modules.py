@@ -31,14 +31,24 @@ MODULES: tuple[Noticed, ...] = (
         "integration/marshal_py/client/test_topic_made_anew.py::test_who_replayed_for_long_founds_no_log_that_others_have_founded_meanwhile",
         (
             "Driver._found",
-            "self.reader.catch_up(timeout_s, progress=self._check_closing)",
-            "pass",
+            "(state.next_offset >= end or now_s >= first_s)",
+            "True",
+        ),
+    ),
+    noticed(
+        "a log may end with what are no records",
+        f"{CLIENT}.driver",
+        "integration/marshal_py/client/test_topic_made_anew.py::test_a_log_that_ends_with_a_transaction_is_founded",
+        (
+            "Driver._found",
+            "(state.next_offset >= end or now_s >= first_s)",
+            "state.next_offset >= end",
         ),
     ),
     noticed(
         "what comes while offsets are asked for is read",
         f"{CLIENT}.log_reader",
-        "unit/marshal_py/client/test_log_reader.py::test_a_record_that_comes_while_offsets_are_asked_for_is_not_lost[check_founding]",
+        "unit/marshal_py/client/test_log_reader.py::test_a_record_that_comes_while_offsets_are_asked_for_is_not_lost",
         ("LogReader._serve", "self._early.append(message)", "pass"),
     ),
     noticed(

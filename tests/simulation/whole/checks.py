@@ -109,6 +109,8 @@ class Ledger:
         self.tenures: dict[tuple[Key, int], Tenure] = {}
         self.delivered: defaultdict[Key, set[int]] = defaultdict(set)
         """What need not come (again)."""
+        self.ever_done: defaultdict[Key, set[int]] = defaultdict(set)
+        """What a user was done with, whether its consumer was told in time or not."""
         self.times: dict[tuple[Key, int], int] = {}
         self.exclusive = True
         """Whether different instances never act at the same time; not between twins."""
@@ -181,6 +183,8 @@ class Ledger:
             return
         partition = self.messages(key)
         index = partition.index(tenure.prefix)  # offsets without a message need nobody
+        while index < len(partition.offsets) and partition.offsets[index] in self.ever_done[key]:
+            index += 1  # an earlier holder was done with it
         done_to = partition.offsets[index] if index < len(partition.offsets) else partition.end
         if event.next_offset > max(done_to, tenure.prefix):
             raise Violation(
@@ -191,6 +195,7 @@ class Ledger:
     def _reset(self, key: Key, next_offset: int) -> None:
         """An operator moved the position: what lies beyond it comes (again), nothing before it."""
         self.delivered[key] = set(range(next_offset))
+        self.ever_done[key] = {offset for offset in self.ever_done[key] if offset < next_offset}
 
     # What a member sends
 
@@ -279,12 +284,16 @@ class Ledger:
     def _nothing_skipped(self, key: Key, tenure: Tenure, offset: int, text: str) -> None:
         partition = self.messages(key)
         after = tenure.handed[-1] + 1 if tenure.handed else tenure.start
-        due = partition.offsets[partition.index(after)]
+        index = partition.index(after)
+        # What was acknowledged above one that was not does not come again, if its holder told.
+        while (due := partition.offsets[index]) < offset and due in self.ever_done[key]:
+            index += 1
         if offset != due:
             raise Violation("at least once: nothing is skipped", f"{text}, but {due} was due")
 
     def done(self, key: Key, epoch: int, offset: int) -> None:
         """The user is done with a message: the loop asks for the next, or it was acknowledged."""
+        self.ever_done[key].add(offset)
         tenure = self.tenures.get((key, epoch))
         if tenure is None:
             return

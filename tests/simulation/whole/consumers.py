@@ -319,6 +319,7 @@ class Member:
 
     def finish_with(self, consumer: Consumer, message: Any, epoch: int) -> None:
         """Say what became of a message that is acknowledged by itself."""
+        self.world.ledger.ever_done[self.world.unit_of(message)].add(message.offset())
         consumer.ack(message)
         self.acknowledged(consumer, message, epoch)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from marshal_py import Closed, Leader, Marshal
 from marshal_py.client.kafka_clients import read_to_end
@@ -334,6 +335,23 @@ def test_who_replayed_for_long_founds_no_log_that_others_have_founded_meanwhile(
     late.claim("t", 0, timeout_s=60)
     assert [genesis.client_id for genesis in geneses(kafka, topic, late)] == ["first"]
     assert identity_of(late) == identity_of(*first)
+
+
+@spec("C-46")
+def test_a_log_that_ends_with_a_transaction_is_founded(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    """Its last offset is that of a marker, at which no record will come."""
+    stranger = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"strange.{topic}"}
+    )
+    stranger.init_transactions(60)
+    stranger.begin_transaction()
+    for p in (0, 1):
+        stranger.produce(topic, b"x", partition=p)
+    stranger.commit_transaction(60)
+    claim = client("a", connect_timeout_ms=30_000).claim("t", 0, timeout_s=60)
+    assert claim.held
 
 
 def identity_of(client: Marshal) -> str | None:
