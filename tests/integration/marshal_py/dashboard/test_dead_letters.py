@@ -70,7 +70,7 @@ class Desk:
                 consumer.stop()  # what runs is finished: it becomes a dead letter
             raise Broken(f"cannot read {message.key()!r} {HOSTILE}")
 
-        consumer.run(refuse, retry=Retry(attempts=1), on_failure="dead_letter")
+        consumer.run(refuse, workers=1, retry=Retry(attempts=1), on_failure="dead_letter")
 
     def end(self, topic: str, partition: int) -> int:
         consumer = KafkaConsumer(
