@@ -138,7 +138,7 @@ class DeadLetters:
 
     def __init__(self, kafka: KafkaConfig, *, timeout_s: float) -> None:
         self._kafka = kafka
-        config = {
+        self._config = {
             **RECONNECT,
             "delivery.timeout.ms": DELIVERY_MS,
             **kafka,
@@ -146,7 +146,8 @@ class DeadLetters:
             "enable.idempotence": True,
             "linger.ms": 0,
         }
-        self._producer: Any = connect(Producer, config)
+        self._producer: Any = connect(Producer, self._config)
+        self._lock = threading.Lock()
         self._timeout_s = timeout_s
 
     def check(self, topics: set[str]) -> None:
@@ -179,23 +180,33 @@ class DeadLetters:
             problem = error
             delivered.set()
 
+        producer = self._producer
         try:
-            self._producer.produce(topic, value, key, headers=headers, on_delivery=on_delivery)
+            producer.produce(topic, value, key, headers=headers, on_delivery=on_delivery)
+            while not delivered.is_set():  # the producer gives up by itself, after its own timeout
+                producer.poll(0.1)
+        except BufferError:
+            producer.poll(0.1)
+            raise BrokerUnavailable(f"too many dead letters wait for {topic!r}") from None
         except KafkaException as error:
             problem = error.args[0]
-            delivered.set()
-        except BufferError:
-            self._producer.poll(0.1)
-            raise BrokerUnavailable(f"too many dead letters wait for {topic!r}") from None
-        while not delivered.is_set():  # the producer gives up by itself, after its own timeout
-            self._producer.poll(0.1)
+        except SystemError as error:  # confluent-kafka's own, over one that has failed for good
+            problem = KafkaError(KafkaError._FATAL, str(error))
         if problem is None:
             return
         if problem.code() in REFUSED:
             raise denied(self._kafka, topic, "Write")
         if problem.code() in _FINAL:
             raise DeadLetterFailed(f"topic {topic!r} takes no dead letter: {problem.str()}")
+        if problem.fatal() or problem.code() == KafkaError._FATAL:
+            self._replace(producer)
         raise BrokerUnavailable(f"topic {topic!r} took no dead letter: {problem.str()}")
+
+    def _replace(self, failed: Any) -> None:
+        """Make another producer, if nobody has: this one will never send again."""
+        with self._lock:
+            if self._producer is failed:
+                self._producer = connect(Producer, self._config)
 
     def close(self) -> None:
         """Wait for what was begun."""

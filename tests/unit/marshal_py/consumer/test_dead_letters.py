@@ -116,6 +116,39 @@ def test_what_the_producer_refuses_at_once_was_not_written(monkeypatch: pytest.M
         letters(monkeypatch, FullProducer(error)).send("t.dlq", b"k", b"v", [])
 
 
+class FailedProducer(SlowProducer):
+    """Failed for good: whatever is asked of it says so."""
+
+    def __init__(self, error: Exception, *, accepts: bool) -> None:
+        super().__init__(0)
+        self._failure, self._accepts = error, accepts
+
+    def produce(self, *_: object, on_delivery: Any, **__: object) -> None:
+        if not self._accepts:
+            raise self._failure
+
+    def poll(self, _: float) -> int:
+        raise self._failure
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [KafkaException(KafkaError(KafkaError._FATAL, "out of order")), SystemError("returned")],
+)
+def test_a_producer_that_failed_for_good_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, accepts: bool
+) -> None:
+    """Else the message would never get any further, nor any that fails after it."""
+    producers = [FailedProducer(error, accepts=accepts), SlowProducer(1)]
+    monkeypatch.setattr(dead_letters, "connect", lambda *_: producers.pop(0))
+    made = DeadLetters({}, timeout_s=1)
+    with pytest.raises(BrokerUnavailable, match="took no dead letter"):
+        made.send("t.dlq", b"k", b"v", [])
+    made.send("t.dlq", b"k", b"v", [])
+    assert producers == []
+
+
 def test_all_replicas_are_waited_for_whatever_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
 
