@@ -24,9 +24,11 @@ from marshal_py.errors import (
 __all__ = [
     "FINAL",
     "OUTAGE_WARNING_S",
+    "PRODUCER_FAILED",
     "RECONNECT",
     "ConnectionErrors",
     "connect",
+    "failure_of",
     "is_mock",
     "patience",
     "rdkafka_logger",
@@ -169,6 +171,19 @@ def connect(kind: Any, config: KafkaConfig, errors: ConnectionErrors | None = No
         problem = error.args[0] if error.args else error
         text = problem.str() if isinstance(problem, KafkaError) else str(problem)
         raise ConfigurationError(f"librdkafka refuses the configuration: {text}") from None
+
+
+PRODUCER_FAILED: Final = (KafkaException, SystemError)
+"""What polling a producer raises once it has failed for good, and only then. (SystemError is
+confluent-kafka's own mishap when it raises while a callback of ours runs.)"""
+
+
+def failure_of(error: KafkaException | SystemError) -> KafkaError:
+    """Return why a producer failed, of what it raised."""
+    if isinstance(error, KafkaException):
+        problem: KafkaError = error.args[0]
+        return problem
+    return KafkaError(KafkaError._FATAL, str(error))
 
 
 def read_to_end(

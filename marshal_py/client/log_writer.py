@@ -7,12 +7,18 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import OUTAGE_WARNING_S, RECONNECT, ConnectionErrors, connect
+from marshal_py.client.kafka_clients import (
+    OUTAGE_WARNING_S,
+    PRODUCER_FAILED,
+    RECONNECT,
+    ConnectionErrors,
+    connect,
+)
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import AccessDenied
 from marshal_py.protocol.snapshots import SnapshotDue, encode_snapshot
@@ -20,10 +26,6 @@ from marshal_py.protocol.snapshots import SnapshotDue, encode_snapshot
 __all__ = ["LogWriter"]
 
 logger = logging.getLogger("marshal_py.log")
-
-_FATAL: Final = (KafkaException, SystemError)
-"""What polling a producer raises once it has failed for good, and only then. (SystemError is
-confluent-kafka's own mishap when it raises while a callback of ours runs.)"""
 
 
 class LogWriter:
@@ -105,7 +107,7 @@ class LogWriter:
             logger.error("the producer failed for good (%s); making a new one", why)
         old, self._producer = self._producer, self._connect()
         old.purge()
-        with contextlib.suppress(*_FATAL):  # it says once more that it failed
+        with contextlib.suppress(*PRODUCER_FAILED):  # it says once more that it failed
             old.poll(0)
 
     def start_over(self) -> None:
@@ -114,7 +116,7 @@ class LogWriter:
         A new producer, since this one knows the partitions of the old topic. For the driver.
         """
         old, self._producer = self._producer, self._connect()
-        with contextlib.suppress(*_FATAL):
+        with contextlib.suppress(*PRODUCER_FAILED):
             old.purge()
             old.poll(0)
         self._failures.clear()
@@ -164,7 +166,7 @@ class LogWriter:
         """Run the delivery callbacks that are due."""
         try:
             self._producer.poll(0)
-        except _FATAL as error:
+        except PRODUCER_FAILED as error:
             self._replace(error)
 
     def take_failures(self) -> list[tuple[int, str]]:
@@ -176,12 +178,12 @@ class LogWriter:
 
     def purge(self) -> None:
         """Forget what has not been sent yet."""
-        with contextlib.suppress(*_FATAL):
+        with contextlib.suppress(*PRODUCER_FAILED):
             self._producer.purge()
 
     def flush(self, timeout_s: float) -> int:
         """Wait until everything has been delivered; return how many records have not."""
         try:
             return int(self._producer.flush(timeout_s))
-        except _FATAL:
+        except PRODUCER_FAILED:
             return len(self._producer)

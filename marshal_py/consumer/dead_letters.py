@@ -27,7 +27,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import RECONNECT, connect
+from marshal_py.client.kafka_clients import PRODUCER_FAILED, RECONNECT, connect, failure_of
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.consumer.topics import Topics
 from marshal_py.errors import (
@@ -188,10 +188,8 @@ class DeadLetters:
         except BufferError:
             producer.poll(0.1)
             raise BrokerUnavailable(f"too many dead letters wait for {topic!r}") from None
-        except KafkaException as error:
-            problem = error.args[0]
-        except SystemError as error:  # confluent-kafka's own, over one that has failed for good
-            problem = KafkaError(KafkaError._FATAL, str(error))
+        except PRODUCER_FAILED as error:
+            problem = failure_of(error)
         if problem is None:
             return
         if problem.code() in REFUSED:

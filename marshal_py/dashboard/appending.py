@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from marshal_py.client.kafka_clients import RECONNECT, connect
+from marshal_py.client.kafka_clients import PRODUCER_FAILED, RECONNECT, connect, failure_of
 from marshal_py.client.settings import KafkaConfig
 
 __all__ = ["Appended", "NewRecord", "append"]
@@ -54,9 +54,9 @@ def append(kafka: KafkaConfig, records: Sequence[NewRecord]) -> list[Appended]:
             producer.poll(0)
         while len(done) < len(records):  # the producer gives up by itself, after its own timeout
             producer.poll(0.1)
-    except KafkaException as error:  # it has failed for good, as for want of any right to write
+    except PRODUCER_FAILED as error:  # as for want of any right to write
         for index in range(len(records)):
-            done.setdefault(index, Appended(-1, error.args[0]))
+            done.setdefault(index, Appended(-1, failure_of(error)))
     return [done[index] for index in range(len(records))]
 
 

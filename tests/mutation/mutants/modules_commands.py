@@ -725,7 +725,7 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_DASHBOARD}/test_appending.py::test_a_producer_that_fails_for_good_is_not_waited_for",
         (
             "append",
-            "done.setdefault(index, Appended(-1, error.args[0]))",
+            "done.setdefault(index, Appended(-1, failure_of(error)))",
             "done.setdefault(index, Appended(0, None))",
         ),
     ),

@@ -992,4 +992,10 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_options.py::test_where_a_group_begins",
         ("start_at", "start // timedelta(milliseconds=1)", "start // timedelta(seconds=1)"),
     ),
+    noticed(
+        "a producer of dead letters that failed for good is replaced",
+        f"{CONSUMER}.dead_letters",
+        f"{OF_CONSUMER}/test_dead_letters.py::test_a_producer_that_failed_for_good_is_replaced",
+        ("DeadLetters.send", "self._replace(producer)", "pass"),
+    ),
 )

@@ -23,7 +23,7 @@ class Producer:
         self.waiting: list[tuple[int, Callable[[Any, Any], None]]] = []
         self.refuses: dict[int, Exception] = {}
         self.undelivered: dict[int, KafkaError] = {}
-        self.dies = False
+        self.failure: Exception | None = None
 
     def produce(self, _topic: str, _value: bytes, _key: bytes, partition: int, **more: Any) -> None:
         if partition in self.refuses:
@@ -33,8 +33,8 @@ class Producer:
     def poll(self, timeout_s: float) -> None:
         if timeout_s == 0:
             return
-        if self.dies:
-            raise KafkaException(KafkaError(KafkaError._FATAL, "fenced"))
+        if self.failure is not None:
+            raise self.failure
         partition, told = self.waiting.pop()
         told(self.undelivered.get(partition), SimpleNamespace(offset=lambda: 100 + partition))
 
@@ -80,6 +80,11 @@ def test_one_that_fails_is_told_and_the_others_are_written(producer: Producer) -
     assert append_all()[2] == (-1, KafkaError.MSG_SIZE_TOO_LARGE)
 
 
-def test_a_producer_that_fails_for_good_is_not_waited_for(producer: Producer) -> None:
-    producer.dies = True
+@pytest.mark.parametrize(
+    "failure", [KafkaException(KafkaError(KafkaError._FATAL, "fenced")), SystemError("returned")]
+)
+def test_a_producer_that_fails_for_good_is_not_waited_for(
+    producer: Producer, failure: Exception
+) -> None:
+    producer.failure = failure
     assert append_all() == [(-1, KafkaError._FATAL)] * 3
