@@ -99,8 +99,8 @@ class Case:
     """The log of the claimers, if they have one of their own, at the end of each era."""
     claims_findings: list[dict[str, Any]] = field(default_factory=list)
     """What `marshal verify --strict` found in the last of these."""
-    may_go_on: bool = False
-    """Whether the log follows another one, on the way to which records may still have been."""
+    follows_another_log: bool = False
+    """Records that were on their way to that one, which was lost, may have arrived in this."""
     quiet_bound_s: float = 30.0
     takeover_slack_s: float = 1.0
 
@@ -226,7 +226,7 @@ def _era(case: Case, number: int) -> Case:
         [line for line in director if is_last or line[0] != "quiet"],
         case.claims[number].log,
         findings=case.claims_findings if is_last else [],
-        may_go_on=number > 0,
+        follows_another_log=number > 0,
         quiet_bound_s=case.quiet_bound_s,
         takeover_slack_s=case.takeover_slack_s,
     )
@@ -304,10 +304,11 @@ def _verified(case: Case, verdict: Verdict) -> None:
     counts: dict[str, int] = defaultdict(int)
     offset_ns = next((line[1] - line[2] for line in case.director if line[0] == "clock"), 0)
     faults = [line for line in case.director if line[0] == "fault"]
+    explained = EXPLAINED | OF_ANOTHER_LOG if case.follows_another_log else EXPLAINED
     for finding in case.findings:
         kind, at = finding["kind"], finding["at_ms"] * 1_000_000 + offset_ns
         counts[kind] += 1
-        causes = EXPLAINED.get(kind, OF_ANOTHER_LOG.get(kind, set()) if case.may_go_on else set())
+        causes = explained.get(kind, set())
         if not any(f[1] in causes and f[2] <= at <= f[3] + EXPLAINED_NS for f in faults):
             where = f"{finding['coordinator']}@{finding['offset']}"
             said = f"{finding['what']}; {finding.get('record')}"

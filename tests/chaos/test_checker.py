@@ -166,7 +166,7 @@ def test_traces_of_another_log_are_explained_where_there_was_one_and_nowhere_els
     case.director += [["clock", 5 * SECOND, 0], fault]
     case.findings = [_found(kind, 1_000)]
     assert _kinds(case) == {"verify"}
-    case.may_go_on = True
+    case.follows_another_log = True
     assert _kinds(case) == set()
 
 

@@ -16,29 +16,19 @@ from marshal_py.admin.log_trimming import Cut, delete_records, plan_cuts
 from marshal_py.admin.snapshot_reader import FoundSnapshot
 from marshal_py.errors import AccessDenied, SnapshotMismatch
 from marshal_py.protocol.messages import encode
-from marshal_py.protocol.rationalizer import PartitionState, apply
-from marshal_py.protocol.snapshots import anchor_of, decode_snapshot, encode_snapshot
 from tests.support.messages import heartbeat
+from tests.support.snapshots import found_snapshot
 
 RECORDS = [encode(heartbeat("a", seq, membership=1)) for seq in range(10)]
 CONNECTION = Connection.of_servers("nowhere:1")
 
 
+LIES = [encode(heartbeat("liar", seq, membership=1)) for seq in range(10)]
+
+
 def snapshot(upto: int, *, partitions: int = 1, other: bool = False) -> FoundSnapshot:
     """Of what is below `upto`. `other`: its state is not what the records lead to."""
-    state = PartitionState(0)
-    for offset, value in enumerate(RECORDS[:upto]):
-        record = encode(heartbeat("liar", offset, membership=1)) if other else value
-        apply(state, offset, record)
-    value = encode_snapshot(
-        state.encode(),
-        coordinator=0,
-        partitions=partitions,
-        next_offset=upto,
-        anchor=anchor_of(RECORDS[upto - 1]),
-        writer="w",
-    )
-    return FoundSnapshot(0, upto, 0, len(value), decode_snapshot(value))
+    return found_snapshot(RECORDS, upto, partitions=partitions, state_of=LIES if other else None)
 
 
 class Cluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,28 +17,15 @@ from marshal_py.admin.log_verification import verify_log
 from marshal_py.admin.snapshot_reader import FoundSnapshot
 from marshal_py.errors import TopicMissing
 from marshal_py.protocol.messages import encode
-from marshal_py.protocol.rationalizer import PartitionState, apply
-from marshal_py.protocol.snapshots import anchor_of, decode_snapshot, encode_snapshot
 from marshal_py.protocol.wire import text_wire
 from tests.support.messages import heartbeat
+from tests.support.snapshots import found_snapshot
 
 RECORDS = [encode(heartbeat("a", seq, membership=1)) for seq in range(6)]
 CONNECTION = Connection.of_servers("nowhere:1", "log")
 
 
-def snapshot(upto: int, *, partitions: int = 1) -> FoundSnapshot:
-    state = PartitionState(0)
-    for offset, value in enumerate(RECORDS[:upto]):
-        apply(state, offset, value)
-    value = encode_snapshot(
-        state.encode(),
-        coordinator=0,
-        partitions=partitions,
-        next_offset=upto,
-        anchor=anchor_of(RECORDS[upto - 1]),
-        writer="w",
-    )
-    return FoundSnapshot(0, upto, 0, len(value), decode_snapshot(value))
+snapshot = partial(found_snapshot, RECORDS)
 
 
 class Log:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -34,14 +34,6 @@ def wakeup_fd() -> int:
     found = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(found)
     return found
-
-
-@pytest.fixture
-def no_handler() -> Iterator[None]:
-    """Whatever clients of other tests, closed in other threads, have left."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.usefixtures("no_handler")

@@ -155,13 +155,6 @@ def test_the_end_of_one_does_not_keep_ctrl_c_from_the_others() -> None:
     assert steps == ["stop", "went on"]
 
 
-@pytest.fixture
-def no_handler() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
 @pytest.mark.usefixtures("no_handler")
 def test_sigterm_ends_the_program_as_shells_know_it_and_is_let_go_of() -> None:
     undo = exit_on_sigterm()
