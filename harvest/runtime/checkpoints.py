@@ -21,7 +21,7 @@ from harvest.core.range_checkpoint import Position
 from harvest.core.wal_position import WalPosition
 from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.sinks.kafka.clients import make_client
-from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
+from harvest.sinks.kafka.committed_checkpoint import newest_checkpoint
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings, producer_settings
 from marshal_py import Marshal
 
@@ -84,7 +84,7 @@ class Checkpoints:
     def _read(self, name: str, what: str) -> str | None:
         consumer = make_client(Consumer, consumer_settings(self._config.kafka, name))
         try:
-            return committed_checkpoint(consumer, self._config.coordination.topic, _TIMEOUT_S)
+            return newest_checkpoint(consumer, self._config.coordination.topic, _TIMEOUT_S)
         except KafkaException as error:
             raise SinkUnavailable(f"{what} cannot be read: {error.args[0].str()}") from error
         finally:

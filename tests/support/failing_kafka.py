@@ -41,6 +41,10 @@ class Kafka:
         self.records: list[tuple[bytes, bytes]] = []
         """(key, value) as a reader of committed records has them."""
         self.checkpoint: str | None = None
+        self.mark = ""
+        """What a reader committed beside it."""
+        self.past: list[tuple[str | None, str]] = [(None, "")]
+        """What the coordinators had that are none any more: (checkpoint, mark)."""
         self.owner: Producer | None = None
         """Who opened the transactional id last."""
         self.at_any_call: Callable[[], None] = lambda: None
@@ -78,17 +82,41 @@ class Reader:
         """As confluent-kafka's."""
         return "group"
 
-    def committed(self, _: Any, timeout: float) -> list[Any]:
+    def list_topics(self, topic: str, timeout: float) -> Any:
         """As confluent-kafka's."""
         del timeout
+        self._kafka.call()
+        if self._kafka.happens("no broker answers", 0.5):
+            raise _error(KafkaError._TRANSPORT)
+        found = SimpleNamespace(error=None, partitions={0: None, 1: None})
+        return SimpleNamespace(topics={topic: found})
+
+    def commit(self, *, offsets: list[Any], asynchronous: bool) -> None:
+        """As confluent-kafka's; a broker that is no coordinator any more commits nothing."""
+        assert asynchronous, "it may take as long as the broker likes"
+        (mark,) = offsets
+        assert (mark.topic, mark.partition) == ("t", 1)
+        self._kafka.call()
+        if not self._kafka.happens("the mark is committed nowhere"):
+            self._kafka.mark = mark.metadata
+
+    def committed(self, places: list[Any], timeout: float) -> list[Any]:
+        """As confluent-kafka's."""
+        del timeout
+        assert [(p.topic, p.partition) for p in places] == [("t", 0), ("t", 1)]
         self._kafka.call()
         if self._kafka.happens("the position is not read"):
             raise _error(KafkaError._TIMED_OUT, retriable=True)
         if self._kafka.happens("the position comes with an error"):
             error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-            return [SimpleNamespace(error=error, offset=-1001, metadata="")]
-        offset = -1001 if self._kafka.checkpoint is None else 0
-        return [SimpleNamespace(error=None, offset=offset, metadata=self._kafka.checkpoint or "")]
+            return [SimpleNamespace(error=error, offset=-1001, metadata="") for _ in places]
+        has = (self._kafka.checkpoint, self._kafka.mark)
+        if self._kafka.happens("who was the coordinator once answers"):
+            has = self._kafka.dice.choice(self._kafka.past)
+        return [
+            SimpleNamespace(error=None, offset=0 if text else -1001, metadata=text or "")
+            for text in has
+        ]
 
 
 class Producer:
@@ -167,6 +195,7 @@ class Producer:
             self._state = "failed"
             raise _error(KafkaError.CONCURRENT_TRANSACTIONS, abort=True)
         self._kafka.records += self._written
+        self._kafka.past.append((self._kafka.checkpoint, self._kafka.mark))
         self._kafka.checkpoint = self._position
         self._committed = True
         if self._kafka.happens("the process dies when it has committed", 0.3):

@@ -34,6 +34,7 @@ from harvest.core.interfaces.sink import Settle, StillHeld
 from harvest.core.row import Row
 from harvest.sinks.kafka.producers import Producers, Report, give_up, produce
 from harvest.sinks.kafka.refusals import BadTopics, RowError, RowErrors, TopicLook
+from marshal_py.client.kafka_clients import PRODUCER_FAILED
 
 __all__ = ["IdempotentSink"]
 
@@ -74,7 +75,7 @@ class IdempotentSink:
 
     def open(self, still_held: StillHeld) -> str | None:
         """See `Sink.open`."""
-        self.close()
+        self._end_line()
         errors = RowErrors(wait_for_topics=self._wait_for_topics)
         self._line = _Line(self._producers, still_held, errors, self._envelope)
         return None
@@ -101,7 +102,11 @@ class IdempotentSink:
         return found[0]
 
     def close(self) -> None:
-        """See `Sink.close`."""
+        """See `Sink.close`. It may be opened again."""
+        self._end_line()
+        self._producers.close()
+
+    def _end_line(self) -> None:
         line, self._line = self._line, None
         if line is not None:
             line.close()
@@ -213,7 +218,7 @@ class _Line:
                 self._producer.poll(_STEP_S)
                 time.sleep(_GATHER_S)
                 self._producer.poll(0)
-            except (KafkaException, SystemError):  # the producer is given up: the reports follow
+            except PRODUCER_FAILED:  # the producer is given up: the reports follow
                 self._fail(_REFUSED)
                 _purge(self._producer)
             if not self._still_held():
@@ -277,5 +282,5 @@ class _GivenUp(Exception):
 
 def _purge(producer: Producer) -> None:
     """Have everything that is under way reported as failed."""
-    with contextlib.suppress(KafkaException, SystemError):
+    with contextlib.suppress(*PRODUCER_FAILED):
         producer.purge()

@@ -18,6 +18,7 @@ from harvest.errors import InvalidRecord, SinkUnavailable
 from harvest.sinks.kafka.clients import make_client, said
 from harvest.sinks.kafka.refusals import RowError
 from harvest.sinks.kafka.settings import producer_settings
+from marshal_py.client.kafka_clients import PRODUCER_FAILED
 
 __all__ = ["ASK_TIMEOUT_S", "Producers", "Report", "give_up", "produce"]
 
@@ -45,6 +46,10 @@ class Producers:
         """A producer that is connected. Raises `SinkUnavailable`."""
         producer, self._spare = self._spare or self._new(), None
         return self._connected(producer)
+
+    def close(self) -> None:
+        """Let go of the one that was connected in advance."""
+        self._spare = None
 
     def _new(self) -> Producer:
         return make_client(Producer, {"error_cb": self._outage, **self.settings})
@@ -112,7 +117,11 @@ def produce(
 
 
 def give_up(producer: Producer) -> None:
-    """Give up what the producer still has; the object itself goes with its last reference."""
-    with contextlib.suppress(KafkaException):
+    """Give up what the producer still has.
+
+    Its threads and connections go with the last reference to it. An exception that was raised on
+    the way has one, by its traceback: nobody may keep it beyond its handling.
+    """
+    with contextlib.suppress(*PRODUCER_FAILED):
         producer.purge()
         producer.poll(0)

@@ -46,6 +46,8 @@ _PARTITIONERS: Final = {
 _LINGER: Final = ("linger.ms", "queue.buffering.max.ms")
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
 _TRANSACTION_TIMEOUT_MS: Final = 15_000
+# Letting go of a consumer takes until what it has asked for is answered, or given up.
+_ANSWER_TIMEOUT_MS: Final = 5_000
 
 # What says how to reach the brokers; the rest of a configuration is for producers or consumers.
 _CONNECTION: Final = {
@@ -110,6 +112,7 @@ def _partitioner(settings: Mapping[str, Any]) -> str:
 def consumer_settings(config: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     """The settings of the consumer that reads the checkpoint and never joins its group."""
     return {
+        "socket.timeout.ms": _ANSWER_TIMEOUT_MS,
         **connection_settings(config),
         "client.id": "harvest",
         "group.id": group_id,

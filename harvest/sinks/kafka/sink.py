@@ -23,7 +23,7 @@ from harvest.core.interfaces.sink import StillHeld
 from harvest.core.row import Row
 from harvest.errors import SinkUnavailable
 from harvest.sinks.kafka.clients import make_client, said
-from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
+from harvest.sinks.kafka.committed_checkpoint import newest_checkpoint
 from harvest.sinks.kafka.producers import (
     ASK_TIMEOUT_S,
     Producers,
@@ -40,6 +40,7 @@ from harvest.sinks.kafka.refusals import (
     unwritable_topics,
 )
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings
+from marshal_py.client.kafka_clients import PRODUCER_FAILED
 
 __all__ = ["TransactionalSink"]
 
@@ -89,18 +90,20 @@ class TransactionalSink:
         self._topics = TopicLook()
         self._failed_before = False
         """Whether the last delivery failed: this one finds out which row it was for."""
-        self._reader = make_client(Consumer, consumer_settings(base_config, f"harvest.{name}"))
+        self._reader_settings = consumer_settings(base_config, f"harvest.{name}")
+        self._reader: Consumer | None = None
         self._checkpoint_topic = checkpoint_topic
         self._completed_s = float("-inf")
         """When the last transaction may be expected to be completed."""
 
     def prepare(self) -> None:
         """See `Sink.prepare`."""
+        self._connected_reader()
         self._producers.prepare()
 
     def open(self, still_held: StillHeld) -> str | None:
         """See `Sink.open`."""
-        self.close()
+        self._give_up()
         self._still_held = still_held
         self._topics = TopicLook()
         producer = self._fence()
@@ -120,7 +123,12 @@ class TransactionalSink:
         return failure
 
     def close(self) -> None:
-        """See `Sink.close`."""
+        """See `Sink.close`. It may be opened again."""
+        self._give_up()
+        self._producers.close()
+        self._reader = None
+
+    def _give_up(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             give_up(producer)
@@ -151,12 +159,18 @@ class TransactionalSink:
 
     def _read_checkpoint(self) -> str | None:
         try:
-            return committed_checkpoint(
-                self._reader, self._checkpoint_topic, ASK_TIMEOUT_S, self._still_held
+            return newest_checkpoint(
+                self._connected_reader(), self._checkpoint_topic, ASK_TIMEOUT_S, self._still_held
             )
         except KafkaException as error:
+            self._reader = None  # the next one asks any broker who the coordinator is
             text = f"the checkpoint cannot be read: {said(error)}"
             raise SinkUnavailable(text) from error
+
+    def _connected_reader(self) -> Consumer:
+        if self._reader is None:
+            self._reader = make_client(Consumer, self._reader_settings)
+        return self._reader
 
     # --- Delivering ---
 
@@ -196,13 +210,13 @@ class TransactionalSink:
             self._insist(producer.commit_transaction)
             self._completed_s = 2 * time.monotonic() - began_s
         except (KafkaException, SystemError, RowError) as error:
-            reason = self._reason(producer, checkpoint, error)
-            with contextlib.suppress(KafkaException):  # readers wait for an open transaction
-                producer.purge()
-                producer.abort_transaction(_ABORT_TIMEOUT_S)
-            if reason is not None:
-                raise reason from error
-            raise
+            try:
+                self._raise_reason(producer, checkpoint, error)
+                raise
+            finally:
+                with contextlib.suppress(*PRODUCER_FAILED):  # readers wait for an open transaction
+                    producer.purge()
+                    producer.abort_transaction(_ABORT_TIMEOUT_S)
 
     def _make_room(self) -> None:
         assert self._producer is not None  # noqa: S101
@@ -228,28 +242,22 @@ class TransactionalSink:
                 self._errors.add(row[0], advice(row[1], error), error.code())
 
     def _failed(self, reason: str, rows: Sequence[Row] = ()) -> Failure:
-        self.close()
+        self._give_up()
         return self._errors.failure(reason, rows, self._producers.settings)
 
-    def _reason(
-        self, producer: Producer, checkpoint: str, error: Exception
-    ) -> KafkaException | None:
-        """Why the transaction has failed, if `error` only says that it has.
+    def _raise_reason(self, producer: Producer, checkpoint: str, error: Exception) -> None:
+        """Raise why the transaction has failed, if `error` only says that it has.
 
         A position that is under way while the broker refuses the rows fails with "erroneous
         state"; whatever is asked for afterwards fails with the reason. So the position is sent
         again, which commits nothing.
         """
         if _code(error) == KafkaError._STATE and self._still_held():
-            try:
-                self._send_position(producer, checkpoint)
-            except KafkaException as reason:
-                return reason
-        return None
+            self._send_position(producer, checkpoint)
 
     def _send_position(self, producer: Producer, checkpoint: str) -> None:
         position = TopicPartition(self._checkpoint_topic, 0, _NO_OFFSET, metadata=checkpoint)
-        group = self._reader.consumer_group_metadata()
+        group = self._connected_reader().consumer_group_metadata()
         self._insist(producer.send_offsets_to_transaction, [position], group)
 
     def _insist(self, operation: Any, *arguments: Any) -> None:

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from harvest.core.source import Source
 from harvest.errors import SinkUnavailable
 from harvest.sinks.kafka.clients import make_client
-from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
+from harvest.sinks.kafka.committed_checkpoint import newest_checkpoint
 from harvest.sinks.kafka.settings import consumer_settings
 
 __all__ = ["SourceRecord"]
@@ -37,8 +37,9 @@ class SourceRecord:
     def load(self) -> Source | None:
         """What was saved last; None if there is nothing."""
         try:
-            found = committed_checkpoint(self._connected(), self._topic, _TIMEOUT_S)
+            found = newest_checkpoint(self._connected(), self._topic, _TIMEOUT_S)
         except KafkaException as error:
+            self._consumer = None  # the next one asks any broker who the coordinator is
             text = f"what is known of the database cannot be read: {error.args[0].str()}"
             raise SinkUnavailable(text) from error
         return None if found is None else Source.decode(found)

@@ -30,6 +30,8 @@ _BEGIN_AGAIN_MS: Final = 500
 _UNANSWERED_MS: Final = 300
 _FINISHING_MS: Final = 700
 """A busy broker takes so long to complete a transaction, at most."""
+_PAST: Final = 0.1
+"""How often a reader reaches who was the coordinator of its group, and is not."""
 _RETRY: Final = object()
 """What a broker answers that wants to be asked again."""
 _REFUSALS: Final = (KafkaError.POLICY_VIOLATION, KafkaError.INVALID_RECORD)
@@ -66,6 +68,10 @@ class Coordinator:
     checkpoint: str | None = None
     finishing_until: int = 0
     """While a transaction is being completed, nothing else is begun."""
+    mark: str | None = None
+    """What a reader committed beside the checkpoint."""
+    past: list[tuple[str | None, str | None]] = field(default_factory=list)
+    """(checkpoint, mark) as those have it who were the group's coordinator."""
 
     def end(self, *, number: int) -> list[Record]:
         """The transaction is over; its records."""
@@ -178,22 +184,36 @@ class Kafka(Broker):
             if not commit:
                 self._abort(it, fence=False)
                 return None
+            if hub.random.random() < _PAST:
+                it.past.append((it.checkpoint, it.mark))
             it.checkpoint = it.position if it.position is not None else it.checkpoint
             records = it.end(number=number)
             it.finishing_until = hub.now + self._finishing()
             self.show(records)
         return None
 
+    def mark(self, name: str, mark: str) -> None:
+        """A reader commits something beside the checkpoint; a past coordinator commits nothing."""
+        it = self.coordinators.setdefault(name, Coordinator())
+        if self.hub.random.random() < _PAST:
+            it.past.append((it.checkpoint, it.mark))
+        else:
+            it.mark = mark
+
     def committed(self, name: str) -> Any:
-        """The checkpoint, as a consumer that reads committed offsets asks for it."""
+        """The checkpoint and the mark, as a consumer that reads committed offsets asks for them.
+
+        Whoever was the coordinator once, and does not know better, answers as well.
+        """
         it = self.coordinators.get(name, Coordinator())
+        if it.past and self.hub.random.random() < _PAST:
+            self.hub.fired["past_coordinator"] += 1
+            return [_committed(text) for text in self.hub.random.choice(it.past)]
         unstable = it.position is not None or self.hub.now < it.finishing_until
         if unstable:
             self.hub.fired["position_unstable"] += 1
             return KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT, "simulated")
-        if it.checkpoint is None:
-            return TopicPartition("", 0, OFFSET_INVALID)
-        return TopicPartition("", 0, 0, metadata=it.checkpoint)
+        return [_committed(text) for text in (it.checkpoint, it.mark)]
 
     def _finishing(self) -> int:
         return min(_FINISHING_MS * MS, self.hub.random.choice((1, 1, 5, 40)) * self.latency())
@@ -304,6 +324,12 @@ class _Client:
         return answers[0]
 
 
+def _committed(text: str | None) -> TopicPartition:
+    if text is None:
+        return TopicPartition("", 0, OFFSET_INVALID)
+    return TopicPartition("", 0, 0, metadata=text)
+
+
 class SimReader(_Client):
     """As `confluent_kafka.Consumer`, of what reads the checkpoint."""
 
@@ -312,12 +338,24 @@ class SimReader(_Client):
         assert settings["isolation.level"] == "read_committed"
         self.group: str = settings["group.id"]
 
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        self._question(lambda: None, timeout)
+        found = SimpleNamespace(error=None, partitions={0: None, 1: None})
+        return SimpleNamespace(topics={topic: found})
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> None:
+        assert asynchronous
+        (mark,) = offsets
+        assert mark.partition == 1
+        self._ask(lambda: self.brokers.mark(self.group, mark.metadata), lambda _: None)
+
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        (_,) = partitions
+        assert [p.partition for p in partitions] == [0, 1]
         found = self._question(lambda: self.brokers.committed(self.group), timeout)
         if isinstance(found, KafkaError):
             raise KafkaException(found)
-        return [found]
+        answers: list[TopicPartition] = found
+        return answers
 
     def consumer_group_metadata(self) -> str:
         return self.group

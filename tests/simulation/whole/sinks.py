@@ -102,6 +102,7 @@ REQUIRED: Final = (
     "delivery_timeout_in_flight",
     "fatal_error",
     "init timed out",
+    "past_coordinator",
     "purged_in_flight",
     "queue_full",
     "report_lost",

@@ -25,7 +25,7 @@ class Group:
         self.fails = False
         self.closed = 0
         monkeypatch.setattr(module, "make_client", self._make)
-        monkeypatch.setattr(module, "committed_checkpoint", self._committed)
+        monkeypatch.setattr(module, "newest_checkpoint", self._committed)
 
     def _make(self, _: object, settings: dict[str, Any]) -> Group:
         self.settings.append(settings)
