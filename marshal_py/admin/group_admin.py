@@ -662,7 +662,8 @@ class GroupAdmin:
     ) -> dict[Key, Target]:
         """Return what a Kafka consumer group has committed, for `plan` and `set_positions`.
 
-        Of `topics` only, if they are given. Raises `GroupInUse` while the group has active members,
+        Of `topics` only, if they are given, else of all but the coordination topic: what is there
+        is no position (see `marshal_py.client.committed`). Raises `GroupInUse` while the group has active members,
         unless `even_if_active`; `InvalidArgument` if it has committed nothing.
         """
         admin = admin_client(self._kafka)
@@ -671,7 +672,7 @@ class GroupAdmin:
         chosen = {
             key: Target("committed", offset)
             for key, offset in sorted(found.items())
-            if wanted is None or key[0] in wanted
+            if (key[0] != self.topic if wanted is None else key[0] in wanted)
         }
         there = extents(self._admin, chosen, KAFKA_S)
         chosen = {key: target for key, target in chosen.items() if key in there}

@@ -29,6 +29,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from marshal_py.client.committed import newest_committed
 from marshal_py.client.kafka_clients import RECONNECT, connect
 from marshal_py.client.marshal import Claim
 from marshal_py.client.settings import kafka_config
@@ -128,8 +129,13 @@ class Transactions:
         self._producers: dict[tuple[str, int], _ClaimProducer] = {}
         # A member of nothing: what it says of the group is that there is no generation to check.
         # What it is told to be committed is that of transactions that have ended.
-        settings = {**base, "group.id": self._group, "isolation.level": "read_committed"}
-        self._nobody = connect(KafkaConsumer, settings)
+        self._reader_config = {
+            "socket.timeout.ms": int(STEP_S * 1000),  # letting go of it may take so long
+            **base,
+            "group.id": self._group,
+            "isolation.level": "read_committed",
+        }
+        self._nobody = connect(KafkaConsumer, self._reader_config)
 
     def close(self) -> None:
         """Let go of the producers. An open transaction is aborted before."""
@@ -198,12 +204,15 @@ class Transactions:
         self._step(claim, lambda: producer.init_transactions(STEP_S))
         # From here on nothing of an earlier producer can be committed any more.
         where = TopicPartition(claim.topic, claim.partition)
+        mark = TopicPartition(self._consumer.marshal.settings.topic, 0)
         try:  # not by an admin client: see `client.committed`
-            (found,) = self._nobody.committed([where], STEP_S)
+            found = newest_committed(
+                self._nobody, where, mark, STEP_S, lambda: claim.reason is None
+            )
         except KafkaException as error:
+            # The next one asks any broker who the coordinator is, and not the one that was.
+            self._nobody = connect(KafkaConsumer, self._reader_config)
             raise _Aborted(f"no answer: {error.args[0].str()}", producer_is_lost=True) from None
-        if found.error is not None:
-            raise _Aborted(f"no committed offset: {found.error.str()}", producer_is_lost=True)
         return _ClaimProducer(claim, producer, found.offset)
 
     def _transact(self, opened: _ClaimProducer, batch: Batch, transform: Transform) -> None:

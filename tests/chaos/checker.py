@@ -28,6 +28,8 @@ GRACE_NS = 5 * 10**9
 """How long after a fault things may still be slow."""
 ATTEMPTS = 3
 """How often a handler is tried before a message becomes a dead letter."""
+MOST_THREADS = 70
+"""Of a process when all is well again: one that leads has some 50, with five clients of Kafka."""
 KILLS = ("kill", "kill_holders", "calm_kill")
 STALL = "stall"
 """The machine stood still: a thread that wanted to sleep for a moment slept for longer."""
@@ -140,6 +142,7 @@ def judge(case: Case) -> Verdict:
     """Check everything."""
     verdict = _judge(case) if not case.claims else _judge_eras(case)
     _levels(case, verdict)
+    _left_behind(case, verdict)
     return verdict
 
 
@@ -180,6 +183,16 @@ def _levels(case: Case, verdict: Verdict) -> None:
                 if line[0] == "act" and begin <= line[1] < end:
                     verdict.add("acts beyond its level", f"{process} at {line[1]}: {line[3:6]}")
     verdict.figures["levels_changed"] = len(changes)
+
+
+def _left_behind(case: Case, verdict: Verdict) -> None:
+    """Clients that failed are gone, with their threads, when all is well again."""
+    for line in case.director:
+        if line[0] == "threads":
+            verdict.figures["most_threads"] = max(line[2].values(), default=0)
+            for process, threads in line[2].items():
+                if threads > MOST_THREADS:
+                    verdict.add("clients left behind", f"{process} has {threads} threads")
 
 
 def _is_claimer(process: str) -> bool:

@@ -217,6 +217,14 @@ class Stage:
 
         return wait_until(are, 60)
 
+    def threads(self) -> dict[str, int]:
+        """Of each process that runs, how many threads it has, librdkafka's included."""
+        return {
+            name: len(os.listdir(f"/proc/{process.pid}/task"))
+            for name, process in self._processes.items()
+            if process.poll() is None
+        }
+
     def running(self) -> dict[str, bool]:
         """Which processes run. One that ended by itself is a finding."""
         return {name: p.poll() is None for name, p in self._processes.items()}

@@ -518,3 +518,13 @@ def test_a_record_that_kafka_lost_is_seen() -> None:
     assert _kinds(case) == set()
     case.histories["writer"].append(["acknowledged", "amo", 0, 4, "m4"])
     assert _kinds(case) == {"Kafka lost a record"}
+
+
+@pytest.mark.parametrize(("threads", "kinds"), [(55, set()), (90, {"clients left behind"})])
+def test_clients_that_failed_and_are_there_in_the_end_are_seen(
+    threads: int, kinds: set[str]
+) -> None:
+    case = _claims()
+    case.director.append(["threads", 6 * SECOND, {"claimer-a": 12, "harvester-0": threads}])
+    assert _kinds(case) == kinds
+    assert judge(case).figures["most_threads"] == threads

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, Producer
 
 from harvest.core.envelope import Envelope
 from harvest.core.failure import Failure

@@ -460,9 +460,19 @@ MODULES: tuple[Noticed, ...] = (
     ),
     noticed(
         "an offset that is not told is not the start",
-        f"{CONSUMER}.transactions",
+        f"{CLIENT}.committed",
         "unit/marshal_py/consumer/test_transactions.py::test_an_offset_that_is_not_told_is_asked_for_again_and_no_reason_to_begin_at_the_start",
-        ("Transactions._open", "if found.error is not None:", "if found is None:"),
+        ("committed", "if answer.error is not None:", "if answer is None:"),
+    ),
+    noticed(
+        "who was the group's coordinator once is not believed, nor asked for ever",
+        f"{CONSUMER}.transactions",
+        "unit/marshal_py/consumer/test_transactions.py::test_one_that_may_not_be_read_is_asked_for_anew_by_another_consumer",
+        (
+            "Transactions._open",
+            "            self._nobody = connect(KafkaConsumer, self._reader_config)\n",
+            "",
+        ),
     ),
     noticed(
         "others are fenced before it is read how far they came",
@@ -475,9 +485,9 @@ MODULES: tuple[Noticed, ...] = (
         ),
         (
             "Transactions._open",
-            "        if found.error is not None:",
+            "        return _ClaimProducer(",
             "        self._step(claim, lambda: producer.init_transactions(STEP_S))\n"
-            "        if found.error is not None:",
+            "        return _ClaimProducer(",
         ),
     ),
     noticed(

@@ -18,6 +18,85 @@ KAFKA = "harvest.sinks.kafka"
 
 HARVESTERS: tuple[Noticed, ...] = (
     noticed(
+        "a broker that was the group's coordinator is not believed",
+        "marshal_py.client.committed",
+        "unit/harvest/sinks/test_committed_checkpoint.py::test_who_was_the_coordinator_is_not_believed",
+        ("newest_committed.ask", "found if seen.metadata == text else None", "found"),
+    ),
+    noticed(
+        "a mark is of one call",
+        "marshal_py.client.committed",
+        "unit/harvest/sinks/test_committed_checkpoint.py::test_the_mark_of_an_earlier_call_shows_nothing",
+        ("newest_committed", 'text = f"{secrets.randbits(64):016x}"', 'text = "mark"'),
+    ),
+    noticed(
+        "a mark that nobody has is committed again",
+        "marshal_py.client.committed",
+        "unit/harvest/sinks/test_committed_checkpoint.py::test_what_was_not_committed_is_committed_again",
+        (
+            "newest_committed",
+            "    def ask() ->",
+            "    consumer.commit(offsets=[marked], asynchronous=True)\n\n    def ask() ->",
+        ),
+        (
+            "newest_committed.ask",
+            "consumer.commit(offsets=[marked], asynchronous=True)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "who does not answer newly is told from who is not there",
+        "marshal_py.client.committed",
+        "unit/harvest/sinks/test_committed_checkpoint.py::test_one_that_shows_nothing_new_for_long_is_an_error",
+        ("ask_again", "if is_last or not still():", "if is_last:"),
+    ),
+    noticed(
+        "a mark is where no checkpoint is, and where a topic is",
+        f"{KAFKA}.committed_checkpoint",
+        "unit/harvest/sinks/test_committed_checkpoint.py::test_a_mark_is_where_no_checkpoint_is",
+        ("_place_of_a_mark", "and partition in found.partitions", ""),
+    ),
+    noticed(
+        "a mark is in the snapshots' first partition, which there always is",
+        f"{KAFKA}.committed_checkpoint",
+        "unit/harvest/sinks/test_committed_checkpoint.py::test_a_mark_is_where_no_checkpoint_is",
+        ("_place_of_a_mark", '(f"{topic}.snapshots", 0)', '(f"{topic}.snapshots", 1)'),
+    ),
+    noticed(
+        "a sink that is closed keeps no client",
+        f"{KAFKA}.sink",
+        "unit/harvest/sinks/test_nothing_is_left_behind.py::test_a_sink_that_is_closed_has_no_client_left",
+        ("TransactionalSink.close", "self._reader = None", "pass"),
+    ),
+    noticed(
+        "a sink that is closed keeps no client in advance",
+        f"{KAFKA}.sink",
+        "unit/harvest/sinks/test_nothing_is_left_behind.py::test_a_sink_that_is_closed_has_no_client_left",
+        ("TransactionalSink.close", "self._producers.close()", "pass"),
+    ),
+    noticed(
+        "nothing keeps an exception that has a client in its frames",
+        f"{KAFKA}.sink",
+        "unit/harvest/sinks/test_nothing_is_left_behind.py::test_a_sink_that_is_closed_has_no_client_left",
+        (
+            "TransactionalSink._deliver",
+            "self._raise_reason(producer, checkpoint, error)",
+            "kept = error; self._raise_reason(producer, checkpoint, kept)",
+        ),
+    ),
+    noticed(
+        "a sink without transactions keeps no client in advance",
+        f"{KAFKA}.idempotent",
+        "unit/harvest/sinks/test_nothing_is_left_behind.py::test_one_without_transactions_has_none_either",
+        ("IdempotentSink.close", "self._producers.close()", "pass"),
+    ),
+    noticed(
+        "what a producer says once more as it is given up is no failure",
+        f"{KAFKA}.producers",
+        "unit/harvest/sinks/test_nothing_is_left_behind.py::test_a_producer_that_failed_for_good_is_given_up_in_silence",
+        ("give_up", "contextlib.suppress(*PRODUCER_FAILED)", "contextlib.suppress(KafkaException)"),
+    ),
+    noticed(
         "whoever selects dead letters says all of them, or which",
         f"{CLI}.dead_letters",
         "unit/harvest/cli/test_dead_letters.py::test_nothing_is_changed_until_somebody_has_said_which_rows",

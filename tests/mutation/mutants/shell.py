@@ -122,9 +122,9 @@ SHELL: tuple[Mutant, ...] = (
     _m(
         "sinks",
         "a checkpoint that was not read is not none",
-        "harvest.sinks.kafka.committed_checkpoint",
-        "committed_checkpoint",
-        "if found.error is not None:",
+        "marshal_py.client.committed",
+        "committed",
+        "if answer.error is not None:",
         "if False:",
     ),
     _m(

@@ -172,13 +172,13 @@ _TRANSACTIONS = (
     _transactional(
         "what has failed has failed",
         "_deliver",
-        "                raise reason from error\n            raise\n",
-        "                raise reason from error\n",
+        "checkpoint, error)\n                raise\n",
+        "checkpoint, error)\n",
     ),
     _transactional(
         "after a failure nothing is delivered until it is opened again",
         "_failed",
-        "self.close()\n",
+        "self._give_up()\n",
         "pass\n",
     ),
     _transactional(

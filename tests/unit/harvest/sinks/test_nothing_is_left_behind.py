@@ -96,3 +96,11 @@ def test_one_without_transactions_has_none_either(
         assert clients.alive == []
         if len(clients.kafka.records) > 8 * len(ROWS):
             break
+
+
+def test_a_producer_that_failed_for_good_is_given_up_in_silence() -> None:
+    class Failed:
+        def purge(self) -> None:
+            raise SystemError
+
+    producers.give_up(Failed())  # type: ignore[arg-type]

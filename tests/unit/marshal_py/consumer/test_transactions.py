@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from marshal_py.consumer import transactions as module
 from marshal_py.consumer.held_partition import Batch
 from marshal_py.consumer.transactions import Transactions
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a broker answers that was the group's coordinator once, and is not."""
+
+    offset: int
 
 
 class World:
@@ -24,6 +32,8 @@ class World:
         self._committed = list(committed)
         self.second: Any = None
         """The claim of the second batch, if it is another."""
+        self._mark: Any = None
+        self.readers = 0
         self.config: dict[str, Any] = {}
         """Of the consumer that asks for offsets."""
         self.fails: dict[str, list[Exception | None]] = {}
@@ -38,7 +48,7 @@ class World:
             Batch([SimpleNamespace(offset=lambda at=at: at) for at in b], claims[n])
             for n, b in enumerate(batches)
         ]
-        settings = SimpleNamespace(kafka={"bootstrap.servers": "localhost:1"})
+        settings = SimpleNamespace(kafka={"bootstrap.servers": "localhost:1"}, topic="log")
         consumer: Any = SimpleNamespace(
             mode="at_least_once",
             auto_ack=False,
@@ -67,8 +77,12 @@ class World:
     def _connect(self, kind: Any, config: Any) -> Any:
         if kind is KafkaConsumer:
             self.config = config
+            self.readers += 1
             return SimpleNamespace(
-                committed=self._answer, consumer_group_metadata=lambda: None, close=lambda: None
+                commit=self._commit,
+                committed=self._answer,
+                consumer_group_metadata=lambda: None,
+                close=lambda: None,
             )
         note = self._note
         return SimpleNamespace(
@@ -79,11 +93,23 @@ class World:
             abort_transaction=lambda _: note("abort"),
         )
 
-    def _answer(self, _where: Any, _timeout_s: float) -> list[Any]:
+    def _commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> None:
+        assert asynchronous
+        (self._mark,) = offsets
+        assert (self._mark.topic, self._mark.partition) == ("log", 0)
+
+    def _answer(self, places: list[TopicPartition], timeout: float) -> list[Any]:
+        assert [(at.topic, at.partition) for at in places] == [("t", 3), ("log", 0)]
+        assert timeout == module.STEP_S
         self.steps.append("read")
-        found = self._committed.pop(0)
+        found, mark = self._committed.pop(0), self._mark.metadata
+        if isinstance(found, Past):
+            found, mark = found.offset, "of another time"
         error = found if isinstance(found, KafkaError) else None
-        return [SimpleNamespace(error=error, offset=-1001 if error else found)]
+        return [
+            SimpleNamespace(error=error, offset=-1001 if error else found),
+            SimpleNamespace(error=None, offset=0, metadata=mark),
+        ]
 
 
 def test_others_are_fenced_before_it_is_read_how_far_they_came(
@@ -104,7 +130,25 @@ def test_an_offset_that_is_not_told_is_asked_for_again_and_no_reason_to_begin_at
     world.work_off([5, 6, 7, 8])
     assert world.transformed == []
     assert world.acked == [5, 6, 7, 8]
+    assert world.steps == ["fence", "read", "read"]
+
+
+def test_one_that_may_not_be_read_is_asked_for_anew_by_another_consumer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one before may be connected to who was the coordinator, and does not answer."""
+    world = World(monkeypatch, KafkaError(KafkaError._TIMED_OUT), 9)
+    world.work_off([5, 6, 7, 8])
+    assert world.transformed == []
     assert world.steps == ["fence", "read", "fence", "read"]
+    assert world.readers == 2
+
+
+def test_a_past_coordinator_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, Past(5), Past(-1001), 7)
+    world.work_off([5, 6, 7, 8])
+    assert world.transformed == [7, 8]
+    assert world.steps[:4] == ["fence", "read", "read", "read"]
 
 
 def failure(code: int, *, aborts: bool = False, retriable: bool = False) -> KafkaException:
