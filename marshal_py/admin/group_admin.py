@@ -663,8 +663,8 @@ class GroupAdmin:
         """Return what a Kafka consumer group has committed, for `plan` and `set_positions`.
 
         Of `topics` only, if they are given, else of all but the coordination topic: what is there
-        is no position (see `marshal_py.client.committed`). Raises `GroupInUse` while the group has active members,
-        unless `even_if_active`; `InvalidArgument` if it has committed nothing.
+        is no position (see `marshal_py.client.committed`). Raises `GroupInUse` while the group has
+        active members, unless `even_if_active`; `InvalidArgument` if it has committed nothing.
         """
         admin = admin_client(self._kafka)
         found = committed_offsets(admin, kafka_group, KAFKA_S, even_if_active=even_if_active)

@@ -87,7 +87,7 @@ HARVESTERS: tuple[Noticed, ...] = (
     noticed(
         "a sink without transactions keeps no client in advance",
         f"{KAFKA}.idempotent",
-        "unit/harvest/sinks/test_nothing_is_left_behind.py::test_one_without_transactions_has_none_either",
+        "unit/harvest/sinks/test_nothing_is_left_behind.py::test_one_that_stands_by_and_is_closed_has_none_either",
         ("IdempotentSink.close", "self._producers.close()", "pass"),
     ),
     noticed(

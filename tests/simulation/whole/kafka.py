@@ -192,7 +192,7 @@ class Kafka(Broker):
             self.show(records)
         return None
 
-    def mark(self, name: str, mark: str) -> None:
+    def mark(self, name: str, mark: str | None) -> None:
         """A reader commits something beside the checkpoint; a past coordinator commits nothing."""
         it = self.coordinators.setdefault(name, Coordinator())
         if self.hub.random.random() < _PAST:

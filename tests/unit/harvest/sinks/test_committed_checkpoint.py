@@ -85,7 +85,7 @@ class Brokers:
     def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> None:
         assert asynchronous, "it may take as long as the broker likes"
         if self.answers[0] != "none commits":
-            self.now |= {(at.topic, at.partition): at.metadata for at in offsets}
+            self.now |= {(at.topic, at.partition): at.metadata or "" for at in offsets}
 
     def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         has = self.once if self.answers.pop(0) == "once" else self.now

@@ -98,6 +98,16 @@ def test_one_without_transactions_has_none_either(
             break
 
 
+def test_one_that_stands_by_and_is_closed_has_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = Counted(Kafka(1, 0.0))
+    monkeypatch.setattr(producers, "Producer", clients.producer)
+    sink = IdempotentSink(SERVERS)
+    sink.prepare()
+    assert clients.alive == ["Producer"]
+    sink.close()
+    assert clients.alive == []
+
+
 def test_a_producer_that_failed_for_good_is_given_up_in_silence() -> None:
     class Failed:
         def purge(self) -> None:
