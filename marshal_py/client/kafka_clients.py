@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -31,11 +31,14 @@ __all__ = [
     "failure_of",
     "is_mock",
     "patience",
+    "problem_of",
     "rdkafka_logger",
     "read_to_end",
 ]
 
 logger = logging.getLogger("marshal_py.log")
+
+Problem = TypeVar("Problem", bound=Exception)
 rdkafka_logger = logging.getLogger("marshal_py.rdkafka")
 rdkafka_logger.setLevel(logging.CRITICAL)  # what it says, `logger` says once; lower it to see all
 
@@ -176,6 +179,26 @@ def connect(kind: Any, config: KafkaConfig, errors: ConnectionErrors | None = No
 PRODUCER_FAILED: Final = (KafkaException, SystemError)
 """What polling a producer raises once it has failed for good, and only then. (SystemError is
 confluent-kafka's own mishap when it raises while a callback of ours runs.)"""
+
+
+def problem_of(
+    kinds: tuple[type[Problem], ...], operation: Callable[..., object], *arguments: object
+) -> Problem | None:
+    """Do it; return what it raised, if that is of `kinds`, without its traceback; None if nothing.
+
+    Where confluent-kafka raises an exception (2.13 to 2.16) while another one is handled, it never
+    frees that one, nor what its frames have: clients with their threads, whole batches. So what
+    may raise is not called in an `except` or a `finally`; what was raised before is carried on.
+    """
+    try:
+        operation(*arguments)
+    except kinds as error:
+        link: BaseException | None = error
+        while link is not None:
+            link.__traceback__ = None
+            link = link.__cause__ or link.__context__
+        return error
+    return None
 
 
 def failure_of(error: KafkaException | SystemError) -> KafkaError:

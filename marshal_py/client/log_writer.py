@@ -18,6 +18,7 @@ from marshal_py.client.kafka_clients import (
     RECONNECT,
     ConnectionErrors,
     connect,
+    problem_of,
 )
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import AccessDenied
@@ -89,14 +90,16 @@ class LogWriter:
                 self._refused(topic)
             failed(error.str())
 
-        try:
+        def produce() -> None:
             self._producer.produce(
                 topic, value, key=key, partition=partition, on_delivery=delivered
             )
-        except (BufferError, KafkaException) as error:
-            failed(str(error))
-            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
-                self._replace(error)
+
+        problem = problem_of((BufferError, KafkaException), produce)
+        if problem is not None:
+            failed(str(problem))
+            if isinstance(problem, KafkaException) and problem.args[0].code() == KafkaError._FATAL:
+                self._replace(problem)
 
     def _replace(self, why: Exception) -> None:
         """Make a new producer: this one will never send again. What it held counts as failed."""

@@ -19,6 +19,7 @@ stay: from which dead letter, when and by whom it was put back (`marshal dashboa
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -180,16 +181,19 @@ class DeadLetters:
             problem = error
             delivered.set()
 
-        producer = self._producer
+        producer, is_full = self._producer, False
         try:
             producer.produce(topic, value, key, headers=headers, on_delivery=on_delivery)
             while not delivered.is_set():  # the producer gives up by itself, after its own timeout
                 producer.poll(0.1)
         except BufferError:
-            producer.poll(0.1)
-            raise BrokerUnavailable(f"too many dead letters wait for {topic!r}") from None
+            is_full = True
         except PRODUCER_FAILED as error:
             problem = failure_of(error)
+        if is_full:
+            with contextlib.suppress(*PRODUCER_FAILED):
+                producer.poll(0.1)
+            raise BrokerUnavailable(f"too many dead letters wait for {topic!r}")
         if problem is None:
             return
         if problem.code() in REFUSED:

@@ -220,6 +220,7 @@ class Transactions:
         end = batch[-1].offset() + 1
         where = [TopicPartition(claim.topic, claim.partition, end)]
         metadata = self._nobody.consumer_group_metadata()
+        failure: BaseException | None = None
         try:
             self._step(claim, producer.begin_transaction)
             try:
@@ -232,14 +233,17 @@ class Transactions:
                 raise
             self._step(claim, lambda: producer.send_offsets_to_transaction(where, metadata, STEP_S))
             self._step(claim, lambda: producer.commit_transaction(STEP_S))
-        except _Aborted as problem:
-            if not problem.producer_is_lost:
+        except BaseException as error:
+            failure = error
+        if failure is None:
+            opened.done_below = end
+            return
+        try:  # not where it is handled: see `problem_of`
+            if not (isinstance(failure, _Aborted) and failure.producer_is_lost):
                 self._abort(producer)
-            raise
-        except BaseException:
-            self._abort(producer)
-            raise
-        opened.done_below = end
+            raise failure
+        finally:
+            del failure  # which has this frame
 
     def _step(self, claim: Claim, step: Callable[[], object]) -> None:
         """Do one step, and again while that may help and the claim has not ended."""

@@ -10,6 +10,7 @@ At any call another process may come in (`Kafka.at_any_call`), or this one may d
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,12 @@ class Died(BaseException):
     """The process ends here."""
 
 
+never_freed: list[BaseException | None] = []
+"""What was being handled when confluent-kafka raised something: it keeps that for ever, as here."""
+
+
 def _error(code: int, *, fatal: bool = False, retriable: bool = False, abort: bool = False) -> Any:
+    never_freed.append(sys.exc_info()[1])
     return KafkaException(KafkaError(code, "simulated", fatal, retriable, abort))
 
 

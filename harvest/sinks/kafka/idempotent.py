@@ -34,7 +34,7 @@ from harvest.core.interfaces.sink import Settle, StillHeld
 from harvest.core.row import Row
 from harvest.sinks.kafka.producers import Producers, Report, give_up, produce
 from harvest.sinks.kafka.refusals import BadTopics, RowError, RowErrors, TopicLook
-from marshal_py.client.kafka_clients import PRODUCER_FAILED
+from marshal_py.client.kafka_clients import PRODUCER_FAILED, problem_of
 
 __all__ = ["IdempotentSink"]
 
@@ -214,12 +214,8 @@ class _Line:
 
     def _run(self) -> None:
         while self._is_waited_for():
-            try:
-                self._producer.poll(_STEP_S)
-                time.sleep(_GATHER_S)
-                self._producer.poll(0)
-            except PRODUCER_FAILED:  # the producer is given up: the reports follow
-                self._fail(_REFUSED)
+            if problem_of(PRODUCER_FAILED, self._gather) is not None:
+                self._fail(_REFUSED)  # the producer is given up: the reports follow
                 _purge(self._producer)
             if not self._still_held():
                 self._fail("the lease is lost")
@@ -227,6 +223,11 @@ class _Line:
             if self._reason is not None and not len(self._producer):
                 self._write_off()
             self._settle()
+
+    def _gather(self) -> None:
+        self._producer.poll(_STEP_S)
+        time.sleep(_GATHER_S)
+        self._producer.poll(0)
 
     def _is_waited_for(self) -> bool:
         """Wait until something is under way; False when there never will be any more."""

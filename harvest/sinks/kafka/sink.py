@@ -40,7 +40,7 @@ from harvest.sinks.kafka.refusals import (
     unwritable_topics,
 )
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings
-from marshal_py.client.kafka_clients import PRODUCER_FAILED
+from marshal_py.client.kafka_clients import PRODUCER_FAILED, problem_of
 
 __all__ = ["TransactionalSink"]
 
@@ -52,6 +52,7 @@ _FENCED: Final = {
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.PRODUCER_FENCED,
 }
+_PROBLEMS: Final = (BadTopics, RowError, KafkaException, SystemError)
 _FEW: Final = 1_000
 _NO_OFFSET: Final = 0  # negative offsets say that nothing was committed
 
@@ -142,20 +143,19 @@ class TransactionalSink:
         which librdkafka waits half a second; a new producer need not. A busy broker takes several
         tenths of a second to abort one, so several are tried before one may wait that long.
         """
-        problem = ""
+        problem: KafkaException | None = None
         for timeout_s in _OPEN_TIMEOUTS_S:
             if not self._still_held():
                 raise SinkUnavailable("the lease was lost while Kafka was being opened")
             producer = self._producers.take()
-            try:
-                producer.init_transactions(timeout_s)
+            problem = problem_of((KafkaException,), producer.init_transactions, timeout_s)
+            if problem is None:
                 return producer
-            except KafkaException as error:
-                problem = said(error)
-                give_up(producer)
-                if not error.args[0].retriable():
-                    break
-        raise SinkUnavailable(f"Kafka began no transactions: {problem}")
+            give_up(producer)
+            if not problem.args[0].retriable():
+                break
+        assert problem is not None  # noqa: S101
+        raise SinkUnavailable(f"Kafka began no transactions: {said(problem)}")
 
     def _read_checkpoint(self) -> str | None:
         try:
@@ -176,47 +176,57 @@ class TransactionalSink:
 
     def _attempt(self, producer: Producer, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         self._errors = RowErrors(wait_for_topics=self._wait_for_topics)
-        try:
-            self._topics.look(producer, rows, self._errors)
-            self._deliver(producer, rows, checkpoint)
-        except BadTopics:
+        problem = problem_of(_PROBLEMS, self._topics.look, producer, rows, self._errors)
+        if problem is None:
+            problem = self._transact(producer, rows, checkpoint)
+        return None if problem is None else self._failure_of(problem, rows)
+
+    def _failure_of(self, problem: Exception, rows: Sequence[Row]) -> Failure:
+        if isinstance(problem, BadTopics):
             return self._failed("topics that cannot be written to", rows)
-        except RowError as error:
-            self._errors.add(error.row_id, str(error), error.code, certain=True)
-            return self._failed(f"row {error.row_id}: {error}", rows)
-        except KafkaException as error:
-            self._blame_topics(error.args[0], rows)
-            return replace(self._failed(said(error), rows), fenced=_is_fenced(error))
-        except SystemError as error:  # confluent-kafka raises one over a producer that is given up
-            failure = self._failed(f"the producer has given up: {error.__cause__ or error}", rows)
-            return replace(failure, fenced=_is_fenced(error.__cause__))
-        return None
+        if isinstance(problem, RowError):
+            self._errors.add(problem.row_id, str(problem), problem.code, certain=True)
+            return self._failed(f"row {problem.row_id}: {problem}", rows)
+        if isinstance(problem, KafkaException):
+            self._blame_topics(problem.args[0], rows)
+            return replace(self._failed(said(problem), rows), fenced=_is_fenced(problem))
+        # confluent-kafka raises a SystemError over a producer that is given up
+        failure = self._failed(f"the producer has given up: {problem.__cause__ or problem}", rows)
+        return replace(failure, fenced=_is_fenced(problem.__cause__))
+
+    def _transact(
+        self, producer: Producer, rows: Sequence[Row], checkpoint: str
+    ) -> Exception | None:
+        """Deliver in a transaction; if that fails, abort it, and return why."""
+        problem = problem_of(_PROBLEMS, self._deliver, producer, rows, checkpoint)
+        if problem is None:
+            return None
+        if _code(problem) == KafkaError._STATE and self._still_held():
+            # It only says that the transaction has failed: so does a position that is under way
+            # while the broker refuses the rows. Whatever is asked for afterwards fails with the
+            # reason. So the position is sent again, which commits nothing.
+            problem = problem_of(_PROBLEMS, self._send_position, producer, checkpoint) or problem
+        with contextlib.suppress(*PRODUCER_FAILED):  # readers wait for an open transaction
+            producer.purge()
+            producer.abort_transaction(_ABORT_TIMEOUT_S)
+        return problem
 
     def _deliver(self, producer: Producer, rows: Sequence[Row], checkpoint: str) -> None:
         # While Kafka completes the transaction before, which takes it about as long as the commit,
         # it says "try again" to this one. librdkafka does so after 20 ms for partitions, and after
         # a millisecond for the position: which then goes first, unless the rows take their time.
         position_first = len(rows) <= _FEW and time.monotonic() < self._completed_s
-        try:
-            producer.begin_transaction()
-            if position_first:
-                self._send_position(producer, checkpoint)
-            # Without reports of single rows: whether all were written, the commit says.
-            report = self._report if self._failed_before else None
-            produce(producer, rows, report, self._make_room, self._envelope)
-            if not position_first:
-                self._send_position(producer, checkpoint)
-            began_s = time.monotonic()
-            self._insist(producer.commit_transaction)
-            self._completed_s = 2 * time.monotonic() - began_s
-        except (KafkaException, SystemError, RowError) as error:
-            try:
-                self._raise_reason(producer, checkpoint, error)
-                raise
-            finally:
-                with contextlib.suppress(*PRODUCER_FAILED):  # readers wait for an open transaction
-                    producer.purge()
-                    producer.abort_transaction(_ABORT_TIMEOUT_S)
+        producer.begin_transaction()
+        if position_first:
+            self._send_position(producer, checkpoint)
+        # Without reports of single rows: whether all were written, the commit says.
+        report = self._report if self._failed_before else None
+        produce(producer, rows, report, self._make_room, self._envelope)
+        if not position_first:
+            self._send_position(producer, checkpoint)
+        began_s = time.monotonic()
+        self._insist(producer.commit_transaction)
+        self._completed_s = 2 * time.monotonic() - began_s
 
     def _make_room(self) -> None:
         assert self._producer is not None  # noqa: S101
@@ -244,16 +254,6 @@ class TransactionalSink:
     def _failed(self, reason: str, rows: Sequence[Row] = ()) -> Failure:
         self._give_up()
         return self._errors.failure(reason, rows, self._producers.settings)
-
-    def _raise_reason(self, producer: Producer, checkpoint: str, error: Exception) -> None:
-        """Raise why the transaction has failed, if `error` only says that it has.
-
-        A position that is under way while the broker refuses the rows fails with "erroneous
-        state"; whatever is asked for afterwards fails with the reason. So the position is sent
-        again, which commits nothing.
-        """
-        if _code(error) == KafkaError._STATE and self._still_held():
-            self._send_position(producer, checkpoint)
 
     def _send_position(self, producer: Producer, checkpoint: str) -> None:
         position = TopicPartition(self._checkpoint_topic, 0, _NO_OFFSET, metadata=checkpoint)

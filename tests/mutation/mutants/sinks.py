@@ -171,9 +171,9 @@ _TRANSACTIONS = (
     ),
     _transactional(
         "what has failed has failed",
-        "_deliver",
-        "checkpoint, error)\n                raise\n",
-        "checkpoint, error)\n",
+        "_transact",
+        "        return problem\n",
+        "        return None\n",
     ),
     _transactional(
         "after a failure nothing is delivered until it is opened again",
@@ -189,15 +189,15 @@ _TRANSACTIONS = (
     ),
     _transactional(
         "who has given up is asked why",
-        "_attempt",
-        "except SystemError as error:",
-        "except ZeroDivisionError as error:",
+        "_failure_of",
+        "problem.__cause__ or problem",
+        "problem",
     ),
     _transactional(
         "a producer that could not begin is given up",
         "_fence",
-        "                give_up(producer)\n",
-        "                return producer\n",
+        "            give_up(producer)\n",
+        "            return producer\n",
     ),
 )
 
