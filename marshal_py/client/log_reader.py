@@ -165,6 +165,8 @@ class LogReader:
         self._groups = groups
         self._watch = TopicWatch(admin or AdminOnDemand(config), topic, look_every_s)
         self._facts: TopicFacts | None = None
+        self._past_ids: set[str | None] = set()
+        """Ids that another has replaced. None comes back."""
         """What the topic was when it was opened, as far as the brokers tell."""
         self._was_served = False
         """Whether the coordination topic could be read from: records came, or its end was told."""
@@ -261,6 +263,8 @@ class LogReader:
         if is_anew and facts is not None:
             logger.warning("topic %r was made anew; its id is %s now", self.topic, facts.topic_id)
             self._distrusted.clear()
+            if self._facts is not None:
+                self._past_ids.add(self._facts.topic_id)
         self._facts = facts
         self.highest_epoch = max(
             self.highest_epoch, *(s.base + s.next_offset for s in self.world.states), NO_OFFSET
@@ -333,9 +337,15 @@ class LogReader:
             if self._metadata.is_mock:
                 self._watch.give_up()
             facts = self._watch.wait(min(deadline, time.monotonic() + _FIRST_LOOK_S))
-            if facts is None or facts.partitions == count:
+            is_past = self._is_past(facts)
+            if facts is None or (facts.partitions == count and not is_past):
                 return count, snapshot_partitions, facts
             if time.monotonic() >= deadline:
+                if is_past:
+                    raise BrokerUnavailable(
+                        f"a broker tells of a topic {self.topic!r} that another has replaced: it "
+                        "has not heard of that yet"
+                    )
                 raise BrokerUnavailable(
                     f"the brokers do not agree how many partitions topic {self.topic!r} has: "
                     f"{count} or {facts.partitions}"
@@ -592,7 +602,7 @@ class LogReader:
     def _look(self) -> None:
         """Take in what the brokers say of the topic, if they said something (§7.1, §7.2)."""
         facts = self._watch.look()
-        if facts is None:
+        if facts is None or self._is_past(facts):
             return
         if facts.partitions == 0:
             raise Truncated(f"topic {self.topic!r} was deleted")
@@ -608,6 +618,10 @@ class LogReader:
         if self._facts is None or facts is None or None in (self._facts.topic_id, facts.topic_id):
             return False
         return facts.topic_id != self._facts.topic_id
+
+    def _is_past(self, facts: TopicFacts | None) -> bool:
+        """Whether a broker tells of a topic that another has replaced: it lags."""
+        return facts is not None and facts.topic_id in self._past_ids
 
     def fold(self, messages: list[Any]) -> Iterator[Batch]:
         """Apply what `poll` returned and yield the events, by coordination partition.

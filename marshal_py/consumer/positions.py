@@ -239,6 +239,7 @@ class Positions:
             except (KafkaException, KeyError):
                 return None
             self._topics.note_ids({part.topic: now})
+            now = self._topics.ids.get(part.topic, now)
         try:
             first, end = self._look_up(part, -2), self._look_up(part, -1)
         except KafkaException:

@@ -55,6 +55,7 @@ class Topics:
         """Topics that are wanted and exist → number of partitions."""
         self.ids: dict[str, bytes] = {}
         """Topics → Kafka's id of each, where it is known. A topic that is made anew has another."""
+        self._past_ids: set[bytes] = set()
         self._noting = threading.Lock()
         self.ids_known = threading.Event()
         """Set when the ids have been asked for: what is not in `ids` has none, or is not told."""
@@ -153,13 +154,15 @@ class Topics:
     def note_ids(self, ids: dict[str, bytes]) -> bool:
         """Take in what Kafka says are the ids of topics. Returns whether one was made anew.
 
-        b"": it did not say.
+        b"": it did not say. One that another has replaced does not come back, though a broker that
+        lags may tell it: it is passed over.
         """
-        ids = {topic: new for topic, new in ids.items() if new}
         with self._noting:
+            ids = {t: new for t, new in ids.items() if new and new not in self._past_ids}
             renewed = {topic for topic, new in ids.items() if self.ids.get(topic, new) != new}
             if renewed:  # first: who knows the new id has it fetched afterwards
                 self._fetcher.reconnect(renewed)
+                self._past_ids |= {self.ids[topic] for topic in renewed}
             self.ids |= ids
         return bool(renewed)
 

@@ -437,6 +437,24 @@ def test_a_topic_that_goes_grows_or_is_made_anew_is_noticed_while_it_is_read(
     assert "had 2 partitions and now has 3" in str(reader.partition_count_error)
 
 
+def test_a_broker_that_lags_and_tells_of_the_topic_before_is_not_believed(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(brokers, reader)
+    brokers.answers = iter([(5, NEW)])
+    reader.open(10)
+    looked(reader, monkeypatch, OLD)
+    assert reader.partition_count_error is None
+    brokers.answers = iter([(2, OLD), (5, NEW)])
+    reader.open(10)
+    assert reader.partitions == (0, 1, 2, 3, 4)
+    brokers.answers = iter([(2, OLD)])
+    with pytest.raises(BrokerUnavailable, match="that another has replaced"):
+        reader.open(0)
+    with pytest.raises(Truncated, match="made anew; its id is newer"):
+        looked(reader, monkeypatch, TopicFacts("newer", 5))
+
+
 def test_the_first_id_that_the_brokers_tell_is_the_topics(
     brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

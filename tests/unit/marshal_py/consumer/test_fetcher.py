@@ -142,6 +142,16 @@ def test_there_is_another_when_a_topic_has_another_id(
     assert topics.ids == {"t": told, "u": b"9"}
 
 
+def test_an_id_that_a_broker_tells_who_lags_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    topics = world.core.topics
+    for told, is_anew in [(b"1", False), (b"2", True), (b"1", False), (b"2", False), (b"3", True)]:
+        assert topics.note_ids({"t": told}) is is_anew
+    assert not topics.note_ids({"t": b"1"})
+    assert topics.ids == {"t": b"3"}
+    assert len(world.made) == 3
+
+
 def message(offset: int, topic: str = "t", partition: int = 0, error: int | None = None) -> Message:
     told = None if error is None else KafkaError(error, "")
     return Message(topic=topic, partition=partition, offset=offset, error=told)
