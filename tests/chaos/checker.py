@@ -560,7 +560,7 @@ def _handled(case: Case, verdict: Verdict) -> None:
         return
     messages, dead = case.topics["run"], case.topics["run.dlq"]
     for p, offset in sorted(left_to_handle(messages, dead, case.histories)):
-        verdict.add("never handled", f"run/{p}/{offset}")
+        verdict.add("never handled", f"run/{p}/{offset}: {_tried(case, p, offset)}")
     there = {r.value: (p, r.offset) for p, records in messages.items() for r in records}
     letters = [record.value for records in dead.values() for record in records]
     for value in set(letters) - set(there):
@@ -592,6 +592,20 @@ def _handled(case: Case, verdict: Verdict) -> None:
     verdict.figures["run_handled"] = handled
     verdict.figures["run_retried"] = sum(count > 0 for count in failed.values())
     verdict.figures["run_dead_letters"] = len(letters)
+
+
+def _tried(case: Case, p: int, offset: int) -> str:
+    """Who tried to handle a message, and what came after it in its partition, for who looks."""
+    tries, after = [], []
+    for process, lines in case.histories.items():
+        for line in lines:
+            if line[0] == "handle" and process.startswith("run-") and line[4] == p:
+                if line[7] == offset:
+                    tries.append((line[1], f"{line[9]} by {process} under epoch {line[5]}"))
+                elif line[7] > offset:
+                    after.append((line[7], f"{line[7]} under epoch {line[5]}"))
+    told = [text for _, text in sorted(tries)] or ["nobody tried"]
+    return f"{', '.join(told)}; the last after it: {max(after, default=(0, 'none'))[1]}"
 
 
 @dataclass

@@ -382,6 +382,22 @@ def test_what_handlers_were_called_with_is_judged(
     assert _kinds(_handled(calls, dead)) == kinds
 
 
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        (_ALL_HANDLED[1:], "run/0/0: nobody tried; the last after it: 3 under epoch 0"),
+        (
+            [*_ALL_HANDLED[:3], (50, 3, "failed")],
+            "run/0/3: failed by run-0 under epoch 0; the last after it: none",
+        ),
+    ],
+)
+def test_of_what_nobody_handled_it_is_told_who_tried(
+    calls: list[tuple[int, int, str]], told: str
+) -> None:
+    assert f"never handled: {told}" in judge(_handled(calls)).anomalies
+
+
 def test_a_dead_letter_of_no_message_is_seen() -> None:
     case = _handled(_ALL_HANDLED)
     case.topics["run.dlq"][0].append(Record(0, b"k", b"of nothing"))
