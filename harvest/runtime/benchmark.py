@@ -158,7 +158,7 @@ def _topic(config: ReaperConfig, name: str, work: Work) -> Iterator[None]:
     admin = make_client(AdminClient, connection_settings(config.kafka))
     try:
         made = admin.create_topics([NewTopic(name, work.partitions)], request_timeout=_TIMEOUT_S)
-        made[name].result(_TIMEOUT_S)
+        made[name].result()
     except KafkaException as error:
         raise SinkUnavailable(f"the scratch topic {name} cannot be made: {error}") from error
     try:
@@ -167,9 +167,9 @@ def _topic(config: ReaperConfig, name: str, work: Work) -> Iterator[None]:
         coordination = config.coordination.topic
         for topic in (name, coordination, f"{coordination}.snapshots"):
             with contextlib.suppress(KafkaException):
-                admin.delete_topics([topic])[topic].result(_TIMEOUT_S)
+                admin.delete_topics([topic], request_timeout=_TIMEOUT_S)[topic].result()
         for group in (f"harvest.{config.sink_name}", f"harvest.{config.shard_sink_name(0)}"):
-            with contextlib.suppress(KafkaException):
+            with contextlib.suppress(KafkaException, TimeoutError):
                 admin.delete_consumer_groups([group])[group].result(_TIMEOUT_S)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
@@ -248,12 +248,15 @@ def _grow(admin: AdminClient, connection: Connection, count: int) -> None:
     """Give the topic of snapshots as many partitions as the log has."""
     wanted = [NewPartitions(connection.snapshot_topic, count)]
     try:
-        for future in admin.create_partitions(wanted).values():
-            future.result(connection.timeout_s)
+        asked = admin.create_partitions(wanted, request_timeout=connection.timeout_s)
+        for future in asked.values():
+            future.result()
     except KafkaException as error:
-        raise ConfigurationError(
-            f"{connection.snapshot_topic!r} cannot be grown to {count} partitions: "
-            f"{error.args[0].str()}"
+        problem = error.args[0]
+        refused = problem.code() not in (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
+        kind = ConfigurationError if refused else BrokerUnavailable
+        raise kind(
+            f"{connection.snapshot_topic!r} cannot be grown to {count} partitions: {problem.str()}"
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import asdict
 from typing import Annotated, Any, Final
@@ -62,6 +63,11 @@ def verify(
         raise typer.Exit(FINDING)
 
 
+def _names(text: str, client_id: str) -> bool:
+    """Whether a text has the name of a client, and not only one that begins or ends as it does."""
+    return re.search(rf"(?<![\w.-]){re.escape(client_id)}(?![\w-])", text) is not None
+
+
 def _print(verdict: Verdict) -> None:
     out = console()
     shown = sorted(verdict.findings, key=lambda f: (f.level, f.at_ms))[:SHOWN]
@@ -70,7 +76,7 @@ def _print(verdict: Verdict) -> None:
         for f in shown:
             colour = "red" if f.level == "error" else "yellow"
             cell = "" if not f.topic else f"{f.topic}/{f.partition} of {f.group}: "
-            who = "" if f.client_id is None or f.client_id in f.what else f"{f.client_id}: "
+            who = "" if f.client_id is None or _names(f.what, f.client_id) else f"{f.client_id}: "
             made.add_row(
                 f"[{colour}]{f.level}[/]",
                 f"{f.coordinator}@{f.offset}",

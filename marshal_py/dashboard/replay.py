@@ -7,6 +7,7 @@ replay at a time: it is work for this machine and the brokers.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ from marshal_py.protocol.wire import MSGPACK, Wire
 __all__ = ["Replay"]
 
 MAX_ENTRIES: Final = 1_000
+_SETTLED_MS: Final = 60_000
+"""So long after a moment, by our clock, brokers stamp no more records with it."""
 KEPT: Final = 8
 """Moments that are kept, for a page that goes to and fro."""
 
@@ -47,7 +50,10 @@ class Replay:
         """
         with self._lock:
             if at_ms not in self._kept:
-                self._kept[at_ms] = msgspec.json.encode(self._replay(at_ms))
+                found = msgspec.json.encode(self._replay(at_ms))
+                if at_ms > time.time() * 1000 - _SETTLED_MS:
+                    return found  # more may come of it
+                self._kept[at_ms] = found
                 while len(self._kept) > KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(at_ms)

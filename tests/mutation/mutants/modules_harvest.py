@@ -86,7 +86,8 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/sinks/test_nothing_is_left_behind.py::test_a_sink_that_is_closed_has_no_client_left",
         (
             "TransactionalSink._fence",
-            "            problem = problem_of((KafkaException,), producer.init_transactions, timeout_s)\n"
+            "            problem = problem_of((KafkaException,), producer.init_transactions, "
+            "timeout_s)\n"
             "            if problem is None:\n"
             "                return producer\n"
             "            give_up(producer)\n",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.admin import log_recovery as module
 from marshal_py.admin.connection import Connection
@@ -192,3 +194,29 @@ def test_of_several_snapshots_the_largest_position_is_restored_and_none_set_back
     assert plan_of().positions == []
     lost.world.states[0] = before(70)
     assert [(row.position, row.present) for row in plan_of().positions] == [(90, 70)]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._TIMED_OUT, BrokerUnavailable),
+        (KafkaError.REQUEST_TIMED_OUT, BrokerUnavailable),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ConfigurationError),
+    ],
+)
+def test_a_topic_that_was_not_grown_says_whether_it_was_refused(
+    code: int, kind: type[Exception]
+) -> None:
+    asked: list[float] = []
+
+    def create_partitions(_: object, request_timeout: float) -> dict[str, Future[None]]:
+        asked.append(request_timeout)
+        future: Future[None] = Future()
+        future.set_exception(KafkaException(KafkaError(code)))
+        return {"__marshal.snapshots": future}
+
+    admin: Any = SimpleNamespace(create_partitions=create_partitions)
+    connection = Connection.of_servers("nowhere:1")
+    with pytest.raises(kind, match=r"'__marshal\.snapshots' cannot be grown to 4 partitions"):
+        module._grow(admin, connection, 4)
+    assert asked == [connection.timeout_s]

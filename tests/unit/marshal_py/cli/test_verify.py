@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -70,3 +71,20 @@ def test_json_has_them_all_with_their_times(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_log_in_which_nothing_is_wrong_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch)
     assert "nothing is wrong" in without_brokers("verify").stdout
+
+
+@pytest.mark.parametrize(
+    ("client_id", "shown"),
+    [
+        ("client-a", "client-a came late"),
+        ("client", "client: client-a came late"),
+        ("a", "a: client-a came late"),
+        ("client-a.", "client-a.: client-a came late"),
+    ],
+)
+def test_a_client_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, client_id: str, shown: str
+) -> None:
+    give(monkeypatch, replace(LATE, what="client-a came late", client_id=client_id))
+    done = without_brokers("verify", TZ="UTC")
+    assert f" {shown}" in done.stdout

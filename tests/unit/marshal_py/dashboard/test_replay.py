@@ -49,6 +49,17 @@ def test_of_many_moments_those_used_last_are_kept(read: list[int]) -> None:
     assert read[-1] == 1
 
 
+def test_a_moment_of_which_more_may_come_is_read_again(
+    read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_000.0)
+    replay = Replay(Connection.of_servers("nowhere:1"))
+    for at_ms in (2_000_000, 1_000_000, 940_001, 940_000):
+        replay.at(at_ms)
+        replay.at(at_ms)
+    assert read == [2_000_000] * 2 + [1_000_000] * 2 + [940_001] * 2 + [940_000]
+
+
 def test_of_a_long_history_the_latest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     timeline = CellTimeline(("g", "t", 0), 0)
     timeline.entries = [
