@@ -426,6 +426,17 @@ def test_a_kafka_groups_positions_are_imported(admin: Admin, kafka_group: tuple[
         operator.import_positions("nobody")
 
 
+def test_what_transactions_commit_beside_positions_is_not_imported(
+    kafka: EmbeddedKafka, admin: Admin, kafka_group: tuple[str, str]
+) -> None:
+    name, topic = kafka_group
+    operator = admin()
+    consumer = KafkaConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": name})
+    consumer.commit(offsets=[TopicPartition(operator.topic, 0, 0)], asynchronous=False)
+    consumer.close()
+    assert operator.import_positions(name).keys() == {(topic, 0), (topic, 2)}
+
+
 def test_an_active_kafka_group_is_not_imported_unless_told(
     kafka: EmbeddedKafka, admin: Admin, kafka_group: tuple[str, str]
 ) -> None:
