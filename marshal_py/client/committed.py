@@ -28,7 +28,8 @@ _COORDINATOR_MOVES: Final = {
 }
 _UNSEEN: Final = (
     "the coordinator of the group does not have what was just committed to it: another broker is "
-    "the coordinator by now, or the group or the topic may not be read"
+    "the coordinator by now, or the group or the topic may not be read, or the group has members "
+    "of Kafka's own"
 )
 
 _STEP_S = 0.5
