@@ -254,18 +254,30 @@ class Schedule:
                 made += 1
         return made
 
-    def abandon(self, items: Iterable[Item]) -> list[Item]:
-        """They will not be done, nor what follows them in their queues. Returns all of that."""
-        dropped = []
+    def abandon(self, items: Iterable[Item]) -> tuple[list[Item], int]:
+        """They will not be done, nor what follows them in their queues under the same claim.
+
+        Returns all of that, and how many queues became ready: what came under a later claim stays.
+        """
+        dropped: list[Item] = []
+        made = 0
         for item in items:
             self._stop_running(item)
             self._forget(item)
             dropped.append(item)
             key_queue = item.key_queue
-            if key_queue.state is _State.BUSY:
-                dropped += self._empty(key_queue)
+            if key_queue.state is not _State.BUSY:
+                continue  # another message of the same batch and queue came first
+            for behind in [each for each in key_queue.items if each.part is item.part]:
+                key_queue.items.remove(behind)
+                self._forget(behind)
+                dropped.append(behind)
+            if key_queue.items:
+                self._make_ready(key_queue)
+                made += 1
+            else:
                 self._remove(key_queue)
-        return dropped
+        return dropped, made
 
     def _leave(self, items: Iterable[Item], *, gone: bool) -> int:
         made = 0

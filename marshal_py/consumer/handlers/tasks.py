@@ -189,9 +189,14 @@ class Tasks:
         self._after(part)
 
     def abandon(self, task: Task) -> None:
-        """Its messages will not be done here, nor what follows them in order."""
+        """Its messages will not be done here, nor what follows them in order under its claim.
+
+        Another claim of the partition may have come while the handler worked, or while the dead
+        letter was waited for: what is queued of that one goes on.
+        """
         self.running.discard(task)
-        dropped = self.schedule.abandon(task.items)
+        dropped, ready = self.schedule.abandon(task.items)
+        self._workers.wake(ready)
         self.hand_back(task.part, dropped)
         for item in dropped:
             self.failing.recovered(item.partition, item.offset)

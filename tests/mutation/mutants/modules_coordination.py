@@ -998,4 +998,16 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_dead_letters.py::test_a_producer_that_failed_for_good_is_replaced",
         ("DeadLetters.send", "self._replace(producer)", "pass"),
     ),
+    noticed(
+        "what came under a later claim is not dropped with a task of an earlier one",
+        f"{CONSUMER}.handlers.schedule",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_what_came_under_a_later_claim_is_not_dropped_with_a_task_of_an_earlier_one",
+        ("Schedule.abandon", " if each.part is item.part]", "]"),
+    ),
+    noticed(
+        "what came under a later claim is begun when a task of an earlier one is abandoned",
+        f"{CONSUMER}.handlers.tasks",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_what_came_under_a_later_claim_is_not_dropped_with_a_task_of_an_earlier_one",
+        ("Tasks.abandon", "        self._workers.wake(ready)\n", ""),
+    ),
 )

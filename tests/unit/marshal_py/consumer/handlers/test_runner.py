@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 from confluent_kafka import Message
 
+from marshal_py.client.claim import core_of
 from marshal_py.consumer.dead_letters import PREFIX
 from marshal_py.consumer.handlers.ending import Ending
 from marshal_py.consumer.handlers.options import HandlerOptions, Retry
@@ -118,6 +119,32 @@ def test_what_is_left_of_an_earlier_claim_is_dropped() -> None:
     ]
     assert ground.delivery.dropped == 2
     assert ground.runner.stats().handed_back == 2
+
+
+@pytest.mark.parametrize("how", ["fails", "is interrupted", "is no dead letter"])
+def test_what_came_under_a_later_claim_is_not_dropped_with_a_task_of_an_earlier_one(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    attempts = 1 if how == "is no dead letter" else 5
+    ground = Ground(ordering="partition", on_failure="dead_letter", retry=Retry(attempts=attempts))
+    letters = mock.Mock(send=mock.Mock(side_effect=BrokerUnavailable("down")))
+    monkeypatch.setattr(ground.runner._retries, "_open_dead_letters", lambda: letters)
+    before, now = held(), held()
+    ground.runner._accept(run_of(before, 10, 11))
+    task = ground.take()
+    before.claim.held = False  # type: ignore[misc]
+    core_of(before.claim).ended.set()
+    ground.runner._accept(run_of(now, 10, 11, 12))
+    assert ground.take() is None, "a handler is at work on what comes before them"
+    ground.workers.lazy = False
+    if how == "is interrupted":
+        ground.runner.gave_up(task)
+    else:
+        ground.runner.failed(task, ValueError("no"))
+    assert ground.workers.handled == [10, 11, 12]
+    assert (before.position(), now.position()) == (10, 13)
+    stats = ground.runner.stats()
+    assert (stats.handed_back, stats.buffered, stats.running) == (2, 0, 0)
 
 
 def test_what_a_handler_was_interrupted_with_is_handed_back_with_what_waits_behind_it() -> None:

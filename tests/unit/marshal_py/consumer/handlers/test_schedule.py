@@ -211,7 +211,8 @@ def test_abandoned_takes_what_is_behind_it_along() -> None:
     add(made, 1, b"x")
     add(made, 2, b"y")
     made.next()
-    assert offsets(made.abandon([first])) == [0, 1]
+    dropped, ready = made.abandon([first])
+    assert (offsets(dropped), ready) == ([0, 1], 0)
     assert offsets(made.next()) == [2]
     assert made.next() == []
 
@@ -251,7 +252,8 @@ def test_a_batch_with_two_of_a_lane_is_abandoned_as_a_whole() -> None:
         add(made, offset, b"x")
     batch = made.next(2)
     assert offsets(batch) == [0, 1]
-    assert sorted(offsets(made.abandon(batch))) == [0, 1, 2, 3]
+    dropped, ready = made.abandon(batch)
+    assert (sorted(offsets(dropped)), ready) == ([0, 1, 2, 3], 0)
     assert made.count == made.running == made.bytes == 0
 
 
@@ -324,6 +326,7 @@ class Histories(RuleBasedStateMachine):
         self.running: list[list[Item]] = []
         self.waiting: dict[Item, float] = {}
         self.held: set[PartitionId] = set()
+        self.claims: dict[PartitionId, object] = {A: object(), B: object()}
 
     def lane(self, item: Item) -> tuple[PartitionId, Any]:
         key = self.keys[item]
@@ -335,7 +338,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from([A, B]), key=st.sampled_from([b"x", b"y", b"z", None]))
     def add(self, partition: PartitionId, key: Any) -> None:
-        item = Item(partition, self.offset[partition], None, 10)
+        item = Item(partition, self.offset[partition], None, 10, self.claims[partition])
         self.offset[partition] += 1
         self.keys[item] = key
         self.made.add(item, key)
@@ -384,12 +387,17 @@ class Histories(RuleBasedStateMachine):
         if how == "done":
             self.made.done(batch)
         elif how == "abandon":
-            dropped = self.made.abandon(batch)
+            dropped, ready = self.made.abandon(batch)
             expected = list(batch)
+            left = 0
             for lane in {self.lane(item) for item in batch}:
-                expected += self.queued.pop(lane, [])
+                waits = self.queued.pop(lane, [])
+                later = [item for item in waits if item.part is not batch[0].part]
+                expected += [item for item in waits if item.part is batch[0].part]
+                self.queued[lane] += later
+                left += bool(later)
             assert set(dropped) == set(expected)
-            assert len(dropped) == len(expected)
+            assert (len(dropped), ready) == (len(expected), left)
         elif how == "retry" and len(batch) == 1:
             self.made.retry(batch[0], self.now + 5)
             self.waiting[batch[0]] = self.now + 5
@@ -420,6 +428,7 @@ class Histories(RuleBasedStateMachine):
         assert sorted(offsets(dropped)) == sorted(offsets(expected))
         self.forget(dropped)
         self.held.discard(partition)
+        self.claims[partition] = object()  # what comes now comes under another
 
     @rule(partition=st.sampled_from([A, B]), patience=st.integers(0, 6))
     def trim(self, partition: PartitionId, patience: int) -> None:
