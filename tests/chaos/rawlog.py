@@ -90,12 +90,13 @@ def _end(consumer: Consumer, partition: TopicPartition, deadline: float) -> int:
 
 @dataclass
 class Claimed:
-    """An accepted claim: whose, and from which position."""
+    """An accepted claim: whose, from which position, and when the broker had it."""
 
     key: Key
     client: str
     instance: str
     position: int
+    at_ms: int
 
 
 @dataclass
@@ -142,6 +143,8 @@ class Fold:
         """Group → the offset of the record that paused it."""
         self.identity = ""
         self.base = 0
+        self.geneses: list[tuple[int, int]] = []
+        """(when the broker had it, base) of those that counted."""
         self.released: set[int] = set()
         """Epochs that their holders gave back."""
         self.heard_ms: dict[tuple[str, str, str], int] = {}
@@ -202,7 +205,7 @@ class Fold:
             else:
                 self.rejected += 1
         elif kind == 9:
-            self._genesis(*rest[:3])
+            self._genesis(found.at_ms, *rest[:3])
         elif kind == 10:
             pass  # a level says who may take part, which is judged by what they do
         else:
@@ -222,7 +225,7 @@ class Fold:
         cell.interval_ms, cell.heard_ms = interval_ms, found.at_ms
         cell.holder, cell.instance, cell.epoch, cell.version = client, instance, epoch, offset
         position = max(cell.next_offset, cell.claimed_offset)
-        self.claims[epoch] = Claimed(key, client, instance, position)
+        self.claims[epoch] = Claimed(key, client, instance, position, found.at_ms)
         self.accepted += 1
 
     def _taken(self, found: Record, key: Key, cell: _Cell, client: str) -> None:
@@ -238,11 +241,12 @@ class Fold:
                 f"{silence_ms} ms after its last record, at an interval of {cell.interval_ms} ms"
             )
 
-    def _genesis(self, identity: str, previous: str, base: int) -> None:
+    def _genesis(self, at_ms: int, identity: str, previous: str, base: int) -> None:
         if previous != self.identity or (base <= self.base and (self.identity or base)):
             self.rejected += 1  # two clients that came first at once, say
             return
         self.identity, self.base = identity, base
+        self.geneses.append((at_ms, base))
 
     def _current(self, key: Key, epoch: int) -> _Cell | None:
         cell = self.cells.get(key)

@@ -166,7 +166,7 @@ def test_traces_of_another_log_are_explained_where_there_was_one_and_nowhere_els
     case.director += [["clock", 5 * SECOND, 0], fault]
     case.findings = [_found(kind, 1_000)]
     assert _kinds(case) == {"verify"}
-    case.follows_another_log = True
+    case.log_before = {0: [Record(0, None, b"")]}
     assert _kinds(case) == set()
 
 
@@ -233,6 +233,36 @@ def test_an_epoch_that_is_given_out_again_is_seen() -> None:
     )
     case.histories["claimer-a"][1:] = [_act(1_000, 3)]
     assert [text.split(":")[1] for text in judge(case).anomalies] == [" epoch given again"]
+
+
+@pytest.mark.parametrize(("after_ms", "seen"), [(1, False), (2_000, False), (2_001, True)])
+def test_an_epoch_may_be_given_again_until_who_knows_better_has_written(
+    after_ms: int, seen: bool
+) -> None:
+    case = _eras(second_epoch=1)
+    home = coordinator("claimer", 4)
+    beats = [_record(2, "x", n, "claimer", 1000, 0, [], [], None, 1, 1) for n in range(3)]
+    claim = _record(1, "claimer-a", 0, "claimer", "cells", 0, 1000, -1)
+    case.claims[0].log = _log("claimer", [*beats, claim])
+    case.histories["claimer-a"][1:] = [_act(1_000, 3)]
+    last = case.claims[1].log[home][-1]
+    better = msgpack.packb([9, 2, "x", "i-x", "claimer", 0, "better", "new", 1_000, 4])
+    case.claims[1].log[home].append(Record(2, None, better, last.at_ms + after_ms))
+    verdict = judge(case)
+    kinds = [text.split(":")[1] for text in verdict.anomalies]
+    assert kinds == ([" epoch given again"] if seen else [])
+    assert verdict.figures["epochs_given_again"] == (not seen)
+
+
+def test_a_process_may_tell_of_the_log_before_that_it_has_not_seen_go() -> None:
+    case = _eras()
+    a = "claimer-a"
+    cell = ["claimer", "cells", 0, a, f"i-{a}", 0, 0, -1, -1]
+    told = ["world", 4_500 * MS, coordinator("claimer", 4), 1, [cell]]
+    case.histories[a].append(told)
+    assert judge(case).anomalies == []
+    cell[5] = 1
+    assert [text.split(":")[1] for text in judge(case).anomalies] == [" states differ"]
 
 
 def test_who_cannot_follow_the_level_does_not_act() -> None:
