@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from marshal_py.consumer.dead_letters import headers_of
 from marshal_py.consumer.handlers import options as module
 from marshal_py.consumer.handlers.failing_messages import FailingMessages
-from marshal_py.consumer.handlers.message_copy import copy_of
+from marshal_py.consumer.handlers.message_copy import MessageCopy, copy_of
 from marshal_py.consumer.handlers.options import ClaimSnapshot, HandlerOptions, Retry
 from marshal_py.errors import ConfigurationError, DeliveriesExhausted, DeserializationFailed
 from marshal_py.protocol.claim_metadata import ClaimMetadata
@@ -234,3 +234,25 @@ def test_a_lease_that_another_process_is_told_of_ends_there_too(
     monkeypatch.setattr(module, "_now_ns", lambda: 100)
     assert ClaimSnapshot("t", 0, 7, lease_until_ns=101).held
     assert not ClaimSnapshot("t", 0, 7, lease_until_ns=100).held
+
+
+def test_that_a_message_fails_no_more_is_told_and_again_until_it_is_published() -> None:
+    troubles = FailingMessages()
+    troubles.failing(PARTITION, 9, OSError())
+    troubles.take_changed()
+    troubles.recovered(PARTITION, 9)
+    told = [(PARTITION, ClaimMetadata(error="OSError"))]
+    assert troubles.take_changed() == told
+    troubles.publish_again(PARTITION)
+    assert troubles.take_changed() == told
+    troubles.forget(PARTITION)
+    troubles.publish_again(PARTITION)
+    assert troubles.take_changed() == [], "the next holder counts for itself"
+
+
+def test_a_copy_of_a_message_has_its_epoch_and_shows_no_value() -> None:
+    fields = ("orders", 3, 7, b"key", {"a": 1}, None, (1, 5), 4)
+    copy = copy_of(MessageCopy(fields))
+    assert (copy.key(), copy.value(), copy.leader_epoch()) == (b"key", {"a": 1}, 4)
+    assert len(copy) == 0, "as of a message whose value is no bytes"
+    assert repr(copy) == "<MessageCopy orders/3@7>"

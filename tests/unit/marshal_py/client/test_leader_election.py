@@ -1,0 +1,165 @@
+"""Who leads, as a candidate and as a watcher hear of it, without a log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from marshal_py.client.leader_election import Leader, Leadership, LeaderWatch, leader_topic
+from marshal_py.errors import ClaimTimeout, InvalidArgument
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import MAX_TOPIC_LENGTH
+
+
+class Driver:
+    """Hands on events as the log brings them; hooks run at once."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.settings = SimpleNamespace(group_id="g")
+        self.cell: Any = None
+        self.world = SimpleNamespace(cell=lambda *_: self.cell)
+        self.hooks = SimpleNamespace(call=lambda function: function())
+        self.stopped = 0
+
+    def listen(self, listen: Callable[..., None], start_over: Callable[..., None]) -> Any:
+        self.tell, self.start_over = listen, start_over
+        return self._stop
+
+    def _stop(self) -> None:
+        self.stopped += 1
+
+
+def claimed(client: str, epoch: int, *, name: str = "x", group: str = "g") -> ev.Event:
+    return ev.Claimed(
+        1, seq=0, epoch=epoch, interval_ms=5, previous_holder=None, previous_instance_id=None,
+        previous_epoch=0, client_id=client, instance_id="i", group_id=group,
+        topic=leader_topic(name), partition=0,
+    )  # fmt: skip
+
+
+def released(client: str, epoch: int) -> ev.Event:
+    return ev.Released(
+        1, seq=0, epoch=epoch, next_offset=-1, client_id=client, instance_id="i", group_id="g",
+        topic=leader_topic("x"), partition=0,
+    )  # fmt: skip
+
+
+def watch(driver: Any, said: list[Any]) -> LeaderWatch:
+    return LeaderWatch(driver, "x", lambda old, new: said.append((old, new)))
+
+
+def test_a_watch_hears_of_its_own_name_in_its_own_group_alone() -> None:
+    driver, said = Driver(), list[Any]()
+    watching = watch(driver, said)
+    driver.tell(0, [claimed("a", 1, name="y"), claimed("a", 1, group="h")])
+    assert (watching.current, said) == (None, [])
+    driver.tell(0, [claimed("a", 1)])
+    driver.tell(0, [released("a", 1), claimed("b", 2)])
+    a, b = Leader("a", "i", 1), Leader("b", "i", 2)
+    assert said == [(None, a), (a, None), (None, b)]
+    assert watching.wait(1, timeout_s=0) == b
+    assert watching.wait(2, timeout_s=0) is None, "its epoch is not above"
+
+
+def test_what_a_watch_has_read_at_its_start_is_no_change() -> None:
+    driver, said = Driver(), list[Any]()
+    driver.cell = SimpleNamespace(holder="b", instance_id="i", epoch=2)
+    watching = watch(driver, said)
+    driver.tell(0, [claimed("a", 1), claimed("b", 2)])
+    assert (watching.current, said) == (Leader("b", "i", 2), [])
+
+
+def test_of_a_log_that_begins_anew_a_watch_believes_lower_epochs() -> None:
+    driver, said = Driver(), list[Any]()
+    driver.cell = SimpleNamespace(holder="b", instance_id="i", epoch=2)
+    watching = watch(driver, said)
+    driver.start_over("the log was made anew")
+    assert said == [], "the same leader is no change"
+    driver.cell = SimpleNamespace(holder="a", instance_id="i", epoch=1)
+    driver.start_over("the log was made anew")
+    assert said == [(Leader("b", "i", 2), Leader("a", "i", 1))]
+    with watching:
+        pass
+    assert driver.stopped == 1
+
+
+class Claim:
+    held = True
+    epoch = 7
+    on_lost: Callable[[Any], None]
+
+    def __init__(self) -> None:
+        self.releases: list[bool] = []
+
+    def release(self, *, wait: bool, timeout_s: float = 0.0) -> None:
+        self.releases.append(wait)
+        if wait:
+            raise ClaimTimeout("slow")
+
+
+class Registry:
+    """Has one claim; `error` is what waiting for it ends with."""
+
+    def __init__(self) -> None:
+        self.claim = Claim()
+        self.error: BaseException | None = None
+        self.driver = SimpleNamespace(lock=threading.RLock())
+
+    def want(self, *_: object) -> Claim:
+        return self.claim
+
+    def wait_held(self, *_: object) -> Iterator[Any]:
+        if self.error is not None:
+            raise self.error
+        yield from ()
+
+
+def candidate() -> tuple[Registry, Leadership]:
+    registry: Any = Registry()
+    return registry, Leadership(registry, "x")
+
+
+@pytest.mark.parametrize("error", [ClaimTimeout("later"), KeyboardInterrupt()])
+def test_who_is_not_elected_does_not_stand_on(error: BaseException) -> None:
+    registry, leadership = candidate()
+    registry.error = error
+    with pytest.raises(type(error)) as raised:
+        list(leadership.campaign_steps(1.0))
+    assert registry.claim.releases == [False]
+    assert (leadership.held, leadership.epoch) == (False, -1)
+    if isinstance(error, ClaimTimeout):
+        assert "not elected leader of 'x'" in str(raised.value)
+
+
+def test_who_has_lapsed_and_waits_in_vain_keeps_the_claim_that_may_come_back() -> None:
+    registry, leadership = candidate()
+    list(leadership.campaign_steps(1.0))
+    registry.error = ClaimTimeout("later")
+    with pytest.raises(ClaimTimeout):
+        list(leadership.campaign_steps(1.0))
+    assert registry.claim.releases == []
+
+
+def test_a_hook_is_looked_up_when_it_is_due_and_a_slow_release_is_no_failure() -> None:
+    registry, leadership = candidate()
+    lost: list[Leadership] = []
+    with leadership:
+        assert (leadership.held, leadership.epoch) == (True, 7)
+        registry.claim.on_lost(registry.claim)
+        leadership.on_lost = lost.append
+        registry.claim.on_lost(registry.claim)
+    assert lost == [leadership]
+    assert registry.claim.releases == [True]
+
+
+def test_a_name_fits_into_that_of_a_topic() -> None:
+    longest = MAX_TOPIC_LENGTH - len("leader:")
+    assert leader_topic("x" * longest) == "leader:" + "x" * longest
+    for name in ("", "x" * (longest + 1), 7):
+        with pytest.raises(InvalidArgument, match="leader name = "):
+            leader_topic(name)  # type: ignore[arg-type]
