@@ -21,7 +21,7 @@ from harvest.cli.app import app as harvest_app
 from marshal_py.admin.formatting import safe
 from marshal_py.cli.output import console, note, print_json, say
 from marshal_py.client.structured_logs import JsonFormatter
-from marshal_py.printable import LineFormatter, printable, printable_json
+from marshal_py.printable import LineFormatter, escape_logs, printable, printable_json
 from tests.support.hostile import HOSTILE, raw_characters
 from tests.support.paths import ROOT
 
@@ -156,3 +156,19 @@ def test_the_dead_letters_of_a_hostile_outbox(tmp_path: Path) -> None:
         assert not raw_characters(shown, allowed="\n")
         assert "x1b" in shown or "u001b" in shown
     assert len(harvest("dead-letters", "list", code=1).splitlines()) == 2, "a row is one line"
+
+
+def test_line_feeds_and_tabs_stay_in_text_of_several_lines_alone() -> None:
+    assert printable("a\tb\r\n", lines=True) == "a\tb\\r\n"
+    assert printable("a\tb\n") == "a\\tb\\n"
+
+
+def test_a_logger_that_is_named_twice_escapes_once() -> None:
+    for _ in range(2):
+        escape_logs(["tests.escapes_once"])
+    assert len(logging.getLogger("tests.escapes_once").filters) == 1
+
+
+def test_what_can_be_seen_stays_beside_what_cannot() -> None:
+    assert printable("é\x1b") == "é\\x1b"
+    assert printable_json('"é\U000e0001"') == '"é\\udb40\\udc01"'

@@ -226,3 +226,38 @@ def test_the_log_and_the_machine() -> None:
         ("records", "marshal group migrate --help"),
     ]
     assert only(replace(SOUND, counts_sleep=False)).name == "clock"
+
+
+def test_more_partitions_than_are_of_use_are_a_note() -> None:
+    config = dict(PLAN.config)
+    for number, notes in ((64, 0), (65, 2)):
+        facts = replace(
+            SOUND,
+            topic=topic("__marshal", config, number),
+            snapshots=topic("__marshal.snapshots", SNAPSHOTS.config, number),
+        )
+        assert [c.level for c in check_cluster(facts)].count("note") == notes
+
+
+def test_of_many_partitions_some_are_named_and_all_are_counted() -> None:
+    parts = tuple(PartitionFacts(p, -1, BROKERS, ()) for p in range(9))
+    snapshots = topic("__marshal.snapshots", SNAPSHOTS.config, 9)
+    check = only(replace(with_topic(partitions=parts), snapshots=snapshots))
+    assert check.text == "partitions 0, 1, 2, 3, 4, 5, 6, 7, … (9)"
+
+
+@pytest.mark.parametrize(("ahead_ms", "notes"), [(-2_000, 0), (2_000, 0), (-2_001, 1), (2_001, 1)])
+def test_a_wall_clock_may_be_off_by_two_seconds_either_way(ahead_ms: float, notes: int) -> None:
+    checks = check_cluster(replace(SOUND, wall_ahead_ms=ahead_ms))
+    assert [c.name for c in checks if c.level == "note"] == ["wall clock"] * notes
+
+
+def test_without_a_topic_of_snapshots_starts_are_slow_and_claims_are_possible() -> None:
+    facts = replace(SOUND, snapshots=TopicFacts("__marshal.snapshots", missing=True))
+    assert only(facts).why == "every start replays the whole log"
+
+
+def test_transactions_have_as_many_replicas_as_there_are_brokers_up_to_three() -> None:
+    two = replace(SOUND, broker_config={"transaction.state.log.replication.factor": "2"})
+    assert only(two).name == "transaction log"
+    assert "transaction log" not in [c.name for c in wrong(replace(two, brokers=(1, 2)))]

@@ -95,3 +95,35 @@ def test_what_cannot_work_is_refused(flags: Flags, says: str) -> None:
 def test_secrets_do_not_show() -> None:
     connection = Connection.of(Flags("a:1", ("sasl.password=hunter2",)))
     assert "hunter2" not in repr(connection)
+
+
+def test_a_timeout_of_zero_is_refused_and_is_not_one_that_was_left_out() -> None:
+    later = Flags(timeout_s=0.0).over(Flags("a:1", timeout_s=5.0))
+    with pytest.raises(ConfigurationError, match="--timeout 0 must be above 0 seconds"):
+        Connection.of(later)
+
+
+def test_snapshots_are_in_a_topic_that_is_named_for_the_log() -> None:
+    assert Connection.of_servers("a:1", "mine").snapshot_topic == "mine.snapshots"
+
+
+def test_a_setting_by_name_wins_over_the_flag_for_it() -> None:
+    connection = Connection.of(Flags("a:1", ("bootstrap.servers=b:2",)))
+    assert connection.kafka == {"bootstrap.servers": "b:2"}
+
+
+def test_brokers_may_go_by_their_other_name() -> None:
+    connection = Connection.of(Flags(settings=("metadata.broker.list=a:1",)))
+    assert connection.kafka == {"metadata.broker.list": "a:1"}
+
+
+def test_of_two_files_the_later_one_is_read(tmp_path: Path) -> None:
+    later = Flags(config_file=tmp_path / "later").over(Flags(config_file=tmp_path / "earlier"))
+    assert later.config_file == tmp_path / "later"
+
+
+def test_the_line_of_yaml_that_is_wrong_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "kafka.yaml"
+    file.write_text("a: 1\nb: c: d\n")
+    with pytest.raises(ConfigurationError, match="line 2: not valid YAML"):
+        read_config_file(file)

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marshal_py.admin.event_stream import TimedEvent, in_order
+from marshal_py.admin import event_stream as module
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.event_stream import TimedEvent, in_order, new_events, past_events
 from marshal_py.protocol import events as ev
+from tests.support.log_by_hand import LogByHand
+from tests.support.messages import heartbeat
 
 
 def stamped(partition: int, offset: int, at_ms: int) -> TimedEvent:
@@ -77,3 +82,34 @@ def test_all_come_once_and_in_order(data: st.DataObject) -> None:
     for p in range(len(ends)):
         offsets = [m.event.offset for m in merged if m.coordinator == p]
         assert offsets == sorted(offsets)
+
+
+def groups_of(log: LogByHand) -> list[str]:
+    """A group for each coordination partition."""
+    names = [f"g{n}" for n in range(99)]
+    return [next(g for g in names if log.world.home(g) == p) for p in range(log.world.partitions)]
+
+
+def test_what_is_new_comes_by_time_and_without_one_first() -> None:
+    log = LogByHand(3)
+    for group, at_ms in zip(groups_of(log), (30, 20, -1), strict=True):
+        log.write(heartbeat("a", 1, group_id=group), at_ms)
+    reader: Any = log
+    found = new_events(reader)
+    assert [(f.stamp_ms, f.coordinator) for f in found] == [(None, 2), (20, 1), (30, 0)]
+
+
+def test_heartbeats_are_left_out_where_nobody_asked_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: Any = LogByHand()
+    log.write(heartbeat("a", 1), 10)
+    log.write(b"nonsense", 20)
+    messages = log.poll(0)
+    batches = list(log.fold(messages))
+    monkeypatch.setattr(module, "until_silent", lambda *_: iter([(messages, batches)]))
+    (all_,) = past_events(Connection.of_servers("a:1"), log)
+    (few,) = past_events(Connection.of_servers("a:1"), log, routine=False)
+    assert [type(f.event) for f in few] == [ev.Ignored]
+    assert few[0].stamp_ms == 20
+    assert ev.Beat in [type(f.event) for f in all_]

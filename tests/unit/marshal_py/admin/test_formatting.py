@@ -10,7 +10,18 @@ import pytest
 from msgspec.structs import replace
 
 from marshal_py.admin.event_text import as_json, as_line, as_text, kinds_of, touches, without_epoch
-from marshal_py.admin.formatting import age, count, iso_utc, parse_moment, parse_since, safe, zone
+from marshal_py.admin.formatting import (
+    age,
+    clock_time,
+    count,
+    iso_utc,
+    liveness_style,
+    parse_duration,
+    parse_moment,
+    parse_since,
+    safe,
+    zone,
+)
 from marshal_py.errors import InvalidArgument
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.slots import slots_cell
@@ -214,3 +225,35 @@ def test_text_from_the_log_cannot_play_tricks_on_the_terminal() -> None:
 
     shown = Text.from_markup(safe("[red]a[/] \x1b[2J\r\u202e é")).plain
     assert shown == "[red]a[/] \\x1b[2J\\r\\u202e é"
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("500ms", 500), ("90s", 90_000), ("1.5m", 90_000), ("1d", 86_400_000)]
+)
+def test_a_duration(text: str, ms: int) -> None:
+    assert parse_duration(f" {text} ", "--every") == ms
+
+
+def test_a_duration_that_is_none_is_refused_with_its_option() -> None:
+    with pytest.raises(InvalidArgument, match="--every '10' is no duration"):
+        parse_duration("10", "--every")
+
+
+def test_a_duration_that_reaches_back_too_far_is_the_beginning() -> None:
+    assert parse_moment("99999d", NOW_MS) == 0
+
+
+def test_two_days_are_told_in_days_and_less_in_hours() -> None:
+    assert (age(2 * 86_400_000 - 1), age(2 * 86_400_000)) == ("48 h", "2 d")
+    assert count(0, "claim") == "0 claims"
+
+
+def test_the_dead_are_red_and_who_is_not_known_has_no_colour() -> None:
+    told = [liveness_style(each) for each in ("fresh", "unknown", "stale", None)]
+    assert told == ["[green]fresh[/]", "[yellow]unknown[/]", "[red]stale[/]", ""]
+
+
+def test_milliseconds_have_three_digits() -> None:
+    assert clock_time(NOW_MS - 120).endswith(":20.003")
+    day, at = clock_time(NOW_MS, date=True).split()
+    assert (len(day), at) == (10, clock_time(NOW_MS))
