@@ -1409,4 +1409,93 @@ COORDINATION: tuple[Noticed, ...] = (
         "unit/marshal_py/test_printable.py::test_what_can_be_seen_stays_beside_what_cannot",
         ("_json_escape", '"utf-16-be"', '"utf-16-le"'),
     ),
+    # What operators see of claims
+    noticed(
+        "partitions are listed by number",
+        f"{ADMIN}.claim_list",
+        f"{OF_ADMIN}/test_claim_list.py::test_claims_are_listed_by_partition_and_its_slots_follow_it",
+        (
+            "_place",
+            "row.source_topic, row.source_partition, is_part",
+            "row.source_topic, str(row.source_partition), is_part",
+        ),
+    ),
+    noticed(
+        "slots are listed behind their partition",
+        f"{ADMIN}.claim_list",
+        f"{OF_ADMIN}/test_claim_list.py::test_claims_are_listed_by_partition_and_its_slots_follow_it",
+        ("_place", "return row.group, row.source_topic", "return row.group, row.topic"),
+    ),
+    noticed(
+        "of one topic its slots are listed",
+        f"{ADMIN}.claim_list",
+        f"{OF_ADMIN}/test_claim_list.py::test_of_one_topic_its_slots_are_listed_and_of_held_ones_no_others",
+        ("claim_rows", "topic not in (key[1], source[0])", "topic != key[1]"),
+    ),
+    noticed(
+        "what is free is not listed as held",
+        f"{ADMIN}.claim_list",
+        f"{OF_ADMIN}/test_claim_list.py::test_of_one_topic_its_slots_are_listed_and_of_held_ones_no_others",
+        ("claim_rows", " or (held and not cell.held)", ""),
+    ),
+    noticed(
+        "ranges are listed by where they begin",
+        f"{ADMIN}.claim_list",
+        f"{OF_ADMIN}/test_claim_list.py::test_ranges_are_listed_as_they_follow_with_their_ends",
+        ("_place", 'int(row.topic.rpartition("@")[2])', '-int(row.topic.rpartition("@")[2])'),
+    ),
+    noticed(
+        "a topic that is shared by ranges has no slots",
+        f"{ADMIN}.sharing",
+        f"{OF_ADMIN}/test_claim_list.py::test_cells_of_another_number_of_slots_count_for_nothing",
+        ("_slots", "BY_PARTITIONS if agreed == BY_RANGES else agreed", "agreed"),
+    ),
+    noticed(
+        "slots of another number count for nothing",
+        f"{ADMIN}.sharing",
+        f"{OF_ADMIN}/test_claim_list.py::test_cells_of_another_number_of_slots_count_for_nothing",
+        ("Sharings.share", "!= slot.slots", "== BY_PARTITIONS"),
+    ),
+    noticed(
+        "a whole partition counts for nothing beside its slots",
+        f"{ADMIN}.sharing",
+        f"{OF_ADMIN}/test_claim_list.py::test_cells_of_another_number_of_slots_count_for_nothing",
+        ("Sharings.share", "range=found) if is_whole else None", "range=found)"),
+    ),
+    noticed(
+        "an agreement is no claim",
+        f"{ADMIN}.sharing",
+        f"{OF_ADMIN}/test_claim_list.py::test_cells_of_another_number_of_slots_count_for_nothing",
+        ("Sharings.share", "if agreement_of(topic) is not None:", "if not topic:"),
+    ),
+    noticed(
+        "open ranges are those of that partition",
+        f"{ADMIN}.sharing",
+        f"{OF_ADMIN}/test_claim_list.py::test_a_partition_with_open_ranges_is_known_by_its_own_number",
+        ("has_open_ranges", "(topic, partition)) > 0", "(topic, partition)) >= 0"),
+    ),
+    noticed(
+        "a record of that very moment counts",
+        f"{ADMIN}.cell_history",
+        f"{OF_ADMIN}/test_cell_history.py::test_a_record_of_that_very_moment_counts",
+        ("_feed", "stamp_ms > at_ms:", "stamp_ms >= at_ms:"),
+    ),
+    noticed(
+        "a log that is whole knows that nobody was there yet",
+        f"{ADMIN}.cell_history",
+        f"{OF_ADMIN}/test_cell_history.py::test_a_record_of_that_very_moment_counts",
+        ("_feed", "if cut_off and at_ms < first_ms", "if at_ms < first_ms"),
+    ),
+    noticed(
+        "before what is left of a log nothing is known",
+        f"{ADMIN}.cell_history",
+        f"{OF_ADMIN}/test_cell_history.py::test_before_what_is_left_of_a_log_nothing_is_known",
+        ("_feed", "p in replay.bases or replay.starts[p] > 0", "p in replay.bases"),
+    ),
+    noticed(
+        "a log with a hole has no history",
+        f"{ADMIN}.cell_history",
+        f"{OF_ADMIN}/test_cell_history.py::test_a_log_with_a_hole_has_no_history",
+        ("_open", "if p not in replay.starts:", "if p not in replay.extents:"),
+    ),
 )
