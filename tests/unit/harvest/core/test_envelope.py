@@ -12,6 +12,7 @@ from harvest.config.validation import validated
 from harvest.core.envelope import Envelope
 from harvest.core.kafka_headers import kafka_headers
 from harvest.core.row import Row
+from harvest.core.templates import Template
 from harvest.errors import ConfigurationError, InvalidRecord
 
 BASE = {"kafka": {"bootstrap.servers": "x:1"}, "database": "host=x", "group": "shop"}
@@ -113,3 +114,41 @@ def test_mistakes_are_told_when_the_configuration_is_read() -> None:
     hook = {"hook": {"http": {"uri": "http://localhost/"}}}
     with pytest.raises(ConfigurationError, match="harvest_id and cloudevents"):
         validated(ReaperConfig, {**BASE, "harvest_id": "a", "destinations": hook}, "x")
+
+
+@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "application/x+json"])
+def test_what_its_content_type_calls_json_goes_in_as_it_is(content_type: str) -> None:
+    made, _ = wrapped(envelope("structured", content_type=content_type), Row(7, "t", b"k", NUMBER))
+    assert made is not None
+    assert made.endswith(b',"data":' + NUMBER + b"}")
+
+
+def test_a_structured_event_has_one_content_type() -> None:
+    row = Row(7, "t", b"k", NUMBER, (b"Content-Type", b"more"), (b"text/plain", b"1"))
+    _, headers = envelope("structured").wrap(row, kafka_headers(row))
+    assert [name for name, _ in headers] == ["more", "content-type"]
+
+
+@pytest.mark.parametrize("time", ["2026-01-31", "2026-01-31T12:00:00Z or so", "at noon"])
+def test_a_time_that_is_none_makes_a_bad_row(time: str) -> None:
+    row = Row(7, "t", b"k", NUMBER, (b"at",), (time.encode(),))
+    with pytest.raises(InvalidRecord, match=f"is {time!r}: write 2026"):
+        wrapped(envelope(time="{header.at}"), row)
+
+
+def test_an_empty_value_is_no_tombstone_in_a_batch_of_events() -> None:
+    made = envelope().cloudevents
+    assert made is not None
+    assert json.loads(made.structured(Row(7, "t", b"k", b"")))["data_base64"] == ""
+    assert "datacontenttype" not in json.loads(made.structured(Row(7, "t", b"k", None)))
+
+
+def test_of_headers_with_one_name_a_template_takes_the_last_and_an_empty_one_is_there() -> None:
+    row = Row(7, "t", b"", b"1", (b"h", b"h", b"i"), (b"1", b"2", b""))
+    assert Template.parse("{header.h}|{header.i}|{key}").render(row) == "2||"
+
+
+def test_a_template_without_fields_of_the_row_says_the_same_of_every_row() -> None:
+    assert [Template.parse(text).constant for text in ("", "a{outbox}", "a{id}b")] == [
+        True, True, False,
+    ]  # fmt: skip

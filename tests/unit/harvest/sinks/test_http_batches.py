@@ -42,7 +42,7 @@ def test_a_value_that_is_no_json_is_base64_in_records_and_a_bad_row_in_values(va
     found = only(row)
     assert "value" not in found
     assert isinstance(found["value_base64"], str)
-    with pytest.raises(InvalidRecord, match="the value is no JSON.*format: values"):
+    with pytest.raises(InvalidRecord, match=r"the value is no JSON.*format: values"):
         batch_body([(row, "a-1")], "values")
 
 
