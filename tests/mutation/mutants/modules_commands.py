@@ -2221,4 +2221,26 @@ COMMANDS: tuple[Noticed, ...] = (
         "unit/marshal_py/spark/test_watch.py::test_a_job_without_executors_is_cancelled_and_the_error_says_why",
         ("cluster_watched", "if watch.lost:", "if not watch.lost:"),
     ),
+    noticed(
+        "a cell behind too many bars still has its latest",
+        "marshal_py.dashboard.details",
+        "unit/marshal_py/dashboard/test_details.py::test_a_cell_behind_too_many_bars_still_has_its_latest",
+        ("lanes_document", "max(1, bars_left)", "max(0, bars_left)"),
+    ),
+    noticed(
+        "bins of the time bar last a millisecond at least",
+        "marshal_py.dashboard.details",
+        "unit/marshal_py/dashboard/test_details.py::test_the_time_bar_says_what_happened_when",
+        (
+            "time_bar_document",
+            "max(1, (end - start) / TIME_BAR_BINS)",
+            "max(1000, (end - start) / TIME_BAR_BINS)",
+        ),
+    ),
+    noticed(
+        "two processes under one name are no small matter",
+        "marshal_py.dashboard.live_state",
+        "unit/marshal_py/dashboard/test_what_pages_are_told.py::test_two_processes_under_one_name_are_no_small_matter",
+        ("LiveState._take_rows", '"high" if kind in _HIGH else "low"', '"low"'),
+    ),
 )

@@ -2025,4 +2025,10 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/databases/test_checkpoint_copies.py::test_the_table_is_beside_the_outbox_in_its_schema",
         ("CheckpointCopies._positions_finding", '"error", text', '"ok", text'),
     ),
+    noticed(
+        "a state stays while the next is written",
+        "harvest.spark.state",
+        "unit/harvest/spark/test_judged.py::test_while_a_state_is_written_the_one_before_it_stays",
+        ("StateFolder.store", 'path.with_suffix(".new")', "path"),
+    ),
 )

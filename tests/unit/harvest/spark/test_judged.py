@@ -105,3 +105,18 @@ def test_ids_below_0_that_come_later_are_looked_for() -> None:
     assert list(first.open_ids) == [(-2, 1, 100)]
     given_up = first.after([], {}, now_ms=150, late_ms=50)
     assert list(given_up.open_ids) == []
+
+
+def test_while_a_state_is_written_the_one_before_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = StateFolder(tmp_path)
+    folder.store(State("t", 1))
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(json, "dump", full)
+    with pytest.raises(OSError, match="no space left"):
+        folder.store(State("t", 2))
+    assert folder.load("t").run == 1

@@ -160,3 +160,23 @@ def test_the_time_bar_begins_with_its_start_and_ends_before_its_end(stage: Stage
 
     assert [events(1_000, 3_000), events(1_001, 3_001), events(1_000, 1_000)] == [2, 2, 0]
     assert sum(map(sum, time_bar_document(follower(None), window_ms=(0, 1))["bins"])) == 0
+
+
+def test_a_cell_behind_too_many_bars_still_has_its_latest(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.claim("c", 1)
+    epoch = stage.claim("d", 2)
+    stage.put(ReleasingPartition, "d", "t", 2, epoch, 3)
+    stage.claim("e", 2)
+    monkeypatch.setattr(module, "MAX_BARS", 1)
+    found = lanes(stage, 0, 9_000)
+    assert [len(lane["bars"]) for lane in found["lanes"]] == [1, 1, 1]
+    assert found["clients"][found["lanes"][2]["bars"][0][0]] == "e"
+    monkeypatch.setattr(module, "MAX_BARS", 6)
+    assert not lanes(stage, 0, 9_000)["cut"]
+
+
+def test_what_happens_as_a_short_window_begins_is_in_its_first_bin(stage: Stage) -> None:
+    found = time_bar_document(follower(stage.live), window_ms=(START_MS + 1_000, START_MS + 1_100))
+    assert found["bins"][2][0] == 1

@@ -11,7 +11,7 @@ from marshal_py.dashboard.cell_grid import FRESH, STALE, CellGrid, lag_bucket
 from marshal_py.dashboard.groups import members_document, metadata_text
 from marshal_py.dashboard.recent_claims import RecentClaims, open_claim
 from marshal_py.protocol.history.tracks import CellTrack
-from marshal_py.protocol.messages import ReleaseGroup, ReleasingPartition
+from marshal_py.protocol.messages import Heartbeat, ReleaseGroup, ReleasingPartition
 from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import World
@@ -198,3 +198,14 @@ def test_a_cell_that_is_released_is_nobody_s() -> None:
     epoch = stage.claim("a")
     stage.put(ReleasingPartition, "a", "t", 0, epoch, 3)
     assert stage.live.grid.rows["g", "t"].holders[0] == 0
+
+
+def test_two_processes_under_one_name_are_no_small_matter() -> None:
+    stage = Stage()
+    first = stage.claim("a", instance="a-1")
+    stage.claim("a", 1, instance="a-2")
+    for _ in range(4):
+        stage.put(Heartbeat, "a", 1_000, 0, [first, 3], instance="a-1")
+        stage.put(Heartbeat, "a", 1_000, instance="a-2")
+    found = [a for a in stage.live.alerts.all() if a.kind == "duplicate_client_id"]
+    assert {a.severity for a in found} == {"high"}
