@@ -456,7 +456,25 @@ MODULES: tuple[Noticed, ...] = (
         "an id that is not told is no other id",
         f"{CONSUMER}.topics",
         "unit/marshal_py/consumer/test_fetcher.py::test_there_is_another_when_a_topic_has_another_id",
-        ("Topics.note_ids", " if new}", "}"),
+        ("Topics.note_ids", "if new and new not in", "if new not in"),
+    ),
+    noticed(
+        "an id that another has replaced does not come back",
+        f"{CONSUMER}.topics",
+        "unit/marshal_py/consumer/test_fetcher.py::test_an_id_that_a_broker_tells_who_lags_is_passed_over",
+        ("Topics.note_ids", " and new not in self._past_ids", ""),
+    ),
+    noticed(
+        "a broker that lags tells of no other log",
+        f"{CLIENT}.log_reader",
+        "unit/marshal_py/client/test_log_reader.py::test_a_broker_that_lags_and_tells_of_the_topic_before_is_not_believed",
+        ("LogReader._look", "facts is None or self._is_past(facts)", "facts is None"),
+    ),
+    noticed(
+        "a log is not opened as a broker that lags tells of it",
+        f"{CLIENT}.log_reader",
+        "unit/marshal_py/client/test_log_reader.py::test_a_broker_that_lags_and_tells_of_the_topic_before_is_not_believed",
+        ("LogReader._describe", " and not is_past", ""),
     ),
     noticed(
         "an offset that is not told is not the start",

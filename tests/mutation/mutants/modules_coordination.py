@@ -842,8 +842,8 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_transactions.py::test_what_the_program_raises_leaves_no_transaction_open",
         (
             "Transactions._transact",
-            "        except BaseException:\n            self._abort(producer)\n",
-            "        except BaseException:\n",
+            "                self._abort(producer)\n",
+            "                pass\n",
         ),
     ),
     noticed(
@@ -1009,6 +1009,7 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{CONSUMER}.handlers.tasks",
         f"{OF_CONSUMER}/handlers/test_runner.py::test_what_came_under_a_later_claim_is_not_dropped_with_a_task_of_an_earlier_one",
         ("Tasks.abandon", "        self._workers.wake(ready)\n", ""),
+    ),
     # What a client is configured with, what fails, who leads
     noticed(
         "of the messages that fail now the first is told",

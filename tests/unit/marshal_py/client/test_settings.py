@@ -83,4 +83,4 @@ def test_brokers_have_two_names_and_the_users_dict_stays_as_it_is() -> None:
     assert given == {"metadata.broker.list": "a:1"}
     for nothing in ("", "  ", {}, {"bootstrap.servers": 9092}):
         with pytest.raises(ConfigurationError, match=r"no 'bootstrap\.servers'"):
-            kafka_config(nothing)  # type: ignore[arg-type]
+            kafka_config(nothing)
