@@ -1,4 +1,4 @@
-"""What a group of Kafka's own has committed, asked by a consumer.
+"""What a Kafka consumer group has committed, asked by a consumer: also surely the newest of it.
 
 `AdminClient.list_consumer_group_offsets` ends the whole process where a group's coordinator does
 not answer in time (an assertion of librdkafka's: confluentinc/librdkafka#4605). A consumer asks the

@@ -5,6 +5,7 @@ An outage is worth one log line in a while; what trying again cannot mend is tol
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ __all__ = [
     "ConnectionErrors",
     "connect",
     "failure_of",
+    "give_up",
     "is_mock",
     "patience",
     "problem_of",
@@ -37,8 +39,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger("marshal_py.log")
-
-Problem = TypeVar("Problem", bound=Exception)
 rdkafka_logger = logging.getLogger("marshal_py.rdkafka")
 rdkafka_logger.setLevel(logging.CRITICAL)  # what it says, `logger` says once; lower it to see all
 
@@ -176,6 +176,8 @@ def connect(kind: Any, config: KafkaConfig, errors: ConnectionErrors | None = No
         raise ConfigurationError(f"librdkafka refuses the configuration: {text}") from None
 
 
+Problem = TypeVar("Problem", bound=Exception)
+
 PRODUCER_FAILED: Final = (KafkaException, SystemError)
 """What polling a producer raises once it has failed for good, and only then. (SystemError is
 confluent-kafka's own mishap when it raises while a callback of ours runs.)"""
@@ -199,6 +201,17 @@ def problem_of(
             link = link.__cause__ or link.__context__
         return error
     return None
+
+
+def give_up(producer: Any) -> None:
+    """Give up what a producer still has; the callbacks of it run.
+
+    Its threads and connections go with the last reference to it. An exception that was raised on
+    the way has one, by its traceback: nobody may keep it beyond its handling.
+    """
+    with contextlib.suppress(*PRODUCER_FAILED):  # it may say once more that it has failed
+        producer.purge()
+        producer.poll(0)
 
 
 def failure_of(error: KafkaException | SystemError) -> KafkaError:

@@ -165,9 +165,9 @@ class LogReader:
         self._groups = groups
         self._watch = TopicWatch(admin or AdminOnDemand(config), topic, look_every_s)
         self._facts: TopicFacts | None = None
-        self._past_ids: set[str | None] = set()
-        """Ids that another has replaced. None comes back."""
         """What the topic was when it was opened, as far as the brokers tell."""
+        self._past_ids: set[str | None] = set()
+        """Ids that another has replaced: they do not come back."""
         self._was_served = False
         """Whether the coordination topic could be read from: records came, or its end was told."""
         self._needs = needs

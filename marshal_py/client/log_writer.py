@@ -18,6 +18,7 @@ from marshal_py.client.kafka_clients import (
     RECONNECT,
     ConnectionErrors,
     connect,
+    give_up,
     problem_of,
 )
 from marshal_py.client.settings import KafkaConfig
@@ -109,9 +110,7 @@ class LogWriter:
         else:
             logger.error("the producer failed for good (%s); making a new one", why)
         old, self._producer = self._producer, self._connect()
-        old.purge()
-        with contextlib.suppress(*PRODUCER_FAILED):  # it says once more that it failed
-            old.poll(0)
+        give_up(old)
 
     def start_over(self) -> None:
         """Forget what is on its way: it was meant for a log that is no more.
@@ -119,9 +118,7 @@ class LogWriter:
         A new producer, since this one knows the partitions of the old topic. For the driver.
         """
         old, self._producer = self._producer, self._connect()
-        with contextlib.suppress(*PRODUCER_FAILED):
-            old.purge()
-            old.poll(0)
+        give_up(old)
         self._failures.clear()
 
     @property
@@ -167,10 +164,9 @@ class LogWriter:
 
     def serve(self) -> None:
         """Run the delivery callbacks that are due."""
-        try:
-            self._producer.poll(0)
-        except PRODUCER_FAILED as error:
-            self._replace(error)
+        problem = problem_of(PRODUCER_FAILED, self._producer.poll, 0)
+        if problem is not None:
+            self._replace(problem)
 
     def take_failures(self) -> list[tuple[int, str]]:
         """Return (seq, why) of the appends that failed, or whose outcome is unknown."""

@@ -22,6 +22,7 @@ from harvest.core.templates import Template
 from harvest.errors import ConfigurationError, InvalidRecord
 from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import producer_settings
+from marshal_py.client.kafka_clients import PRODUCER_FAILED
 
 __all__ = ["KafkaDestination", "KafkaEndpoint"]
 
@@ -174,6 +175,6 @@ class _Live:
 
     def _poll(self) -> None:
         while not self._over.is_set():
-            with contextlib.suppress(KafkaException, SystemError):  # it was given up; see _wait
+            with contextlib.suppress(*PRODUCER_FAILED):  # it was given up; see _wait
                 self._producer.poll(_POLL_S)
         self._producer.poll(0)

@@ -32,9 +32,9 @@ from harvest.core.envelope import Envelope
 from harvest.core.failure import Failure
 from harvest.core.interfaces.sink import Settle, StillHeld
 from harvest.core.row import Row
-from harvest.sinks.kafka.producers import Producers, Report, give_up, produce
+from harvest.sinks.kafka.producers import Producers, Report, produce
 from harvest.sinks.kafka.refusals import BadTopics, RowError, RowErrors, TopicLook
-from marshal_py.client.kafka_clients import PRODUCER_FAILED, problem_of
+from marshal_py.client.kafka_clients import PRODUCER_FAILED, give_up, problem_of
 
 __all__ = ["IdempotentSink"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +17,8 @@ from harvest.errors import InvalidRecord, SinkUnavailable
 from harvest.sinks.kafka.clients import make_client, said
 from harvest.sinks.kafka.refusals import RowError
 from harvest.sinks.kafka.settings import producer_settings
-from marshal_py.client.kafka_clients import PRODUCER_FAILED
 
-__all__ = ["ASK_TIMEOUT_S", "Producers", "Report", "give_up", "produce"]
+__all__ = ["ASK_TIMEOUT_S", "Producers", "Report", "produce"]
 
 _LOG: Final = logging.getLogger("harvest.kafka")
 _OUTAGE_WARNING_S: Final = 30.0
@@ -114,14 +112,3 @@ def produce(
                 make_room()
             except KafkaException as error:
                 raise RowError(row_id, said(error), error.args[0].code()) from error
-
-
-def give_up(producer: Producer) -> None:
-    """Give up what the producer still has.
-
-    Its threads and connections go with the last reference to it. An exception that was raised on
-    the way has one, by its traceback: nobody may keep it beyond its handling.
-    """
-    with contextlib.suppress(*PRODUCER_FAILED):
-        producer.purge()
-        producer.poll(0)

@@ -28,7 +28,6 @@ from harvest.sinks.kafka.producers import (
     ASK_TIMEOUT_S,
     Producers,
     Report,
-    give_up,
     produce,
 )
 from harvest.sinks.kafka.refusals import (
@@ -40,7 +39,7 @@ from harvest.sinks.kafka.refusals import (
     unwritable_topics,
 )
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings
-from marshal_py.client.kafka_clients import PRODUCER_FAILED, problem_of
+from marshal_py.client.kafka_clients import PRODUCER_FAILED, give_up, problem_of
 
 __all__ = ["TransactionalSink"]
 

@@ -219,7 +219,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "a producer that failed while it was served is replaced",
         WRITER,
         "LogWriter.serve",
-        "self._replace(error)",
+        "self._replace(problem)",
         "pass",
     ),
     _m(

@@ -107,7 +107,7 @@ HARVESTERS: tuple[Noticed, ...] = (
     ),
     noticed(
         "what a producer says once more as it is given up is no failure",
-        f"{KAFKA}.producers",
+        "marshal_py.client.kafka_clients",
         "unit/harvest/sinks/test_nothing_is_left_behind.py::test_a_producer_that_failed_for_good_is_given_up_in_silence",
         ("give_up", "contextlib.suppress(*PRODUCER_FAILED)", "contextlib.suppress(KafkaException)"),
     ),
@@ -1093,7 +1093,7 @@ HARVESTERS: tuple[Noticed, ...] = (
     ),
     noticed(
         "what is given up is thrown away",
-        f"{KAFKA}.producers",
+        "marshal_py.client.kafka_clients",
         "unit/harvest/sinks/test_producers.py::test_what_is_given_up_is_thrown_away_and_nothing_is_raised",
         ("give_up", "        producer.purge()\n", ""),
     ),

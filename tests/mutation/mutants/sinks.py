@@ -223,12 +223,11 @@ _REFUSALS = (
         "if self._codes[i] in _CERTAIN",
         "if False",
     ),
-    _sink(
-        "sinks.kafka.producers",
-        "refusals: who is not told of a row counts none",
-        "give_up",
-        "producer.purge()",
-        "pass",
+    Mutant(
+        "sinks: refusals: who is not told of a row counts none",
+        "marshal_py.client.kafka_clients",
+        (Edit("give_up", "producer.purge()", "pass"),),
+        "sinks",
     ),
 )
 

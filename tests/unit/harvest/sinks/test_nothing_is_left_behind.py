@@ -19,6 +19,7 @@ from harvest.sinks.kafka import producers
 from harvest.sinks.kafka import sink as kafka_sink
 from harvest.sinks.kafka.idempotent import IdempotentSink
 from harvest.sinks.kafka.sink import TransactionalSink
+from marshal_py.client.kafka_clients import give_up
 from tests.support.failing_kafka import Died, Kafka
 
 SERVERS = {"bootstrap.servers": "nowhere:1"}
@@ -48,6 +49,14 @@ class Counted:
         return [type(client()).__name__ for client in self._made if client() is not None]
 
 
+def counted(monkeypatch: pytest.MonkeyPatch, seed: int, trouble: float) -> Counted:
+    """The clients of all sinks from now on, over a Kafka that fails so often."""
+    clients = Counted(Kafka(seed, trouble))
+    monkeypatch.setattr(producers, "Producer", clients.producer)
+    monkeypatch.setattr(kafka_sink, "Consumer", clients.reader)
+    return clients
+
+
 @pytest.fixture(autouse=True)
 def no_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("harvest.sinks.kafka.refusals._APPEARS_WITHIN_S", 0.0)
@@ -74,9 +83,7 @@ def attempt(sink: TransactionalSink | IdempotentSink, kafka: Kafka) -> bool:
 def test_a_sink_that_is_closed_has_no_client_left(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    clients = Counted(Kafka(seed, 0.3))
-    monkeypatch.setattr(producers, "Producer", clients.producer)
-    monkeypatch.setattr(kafka_sink, "Consumer", clients.reader)
+    clients = counted(monkeypatch, seed, 0.3)
     sink = TransactionalSink(SERVERS, base_config=SERVERS, name="x", checkpoint_topic="t")
     for _ in range(4):
         if attempt(sink, clients.kafka):
@@ -88,8 +95,7 @@ def test_a_sink_that_is_closed_has_no_client_left(
 def test_one_without_transactions_has_none_either(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    clients = Counted(Kafka(seed, 0.1))
-    monkeypatch.setattr(producers, "Producer", clients.producer)
+    clients = counted(monkeypatch, seed, 0.1)
     sink = IdempotentSink(SERVERS)
     while attempt(sink, clients.kafka):
         sink.close()
@@ -99,8 +105,7 @@ def test_one_without_transactions_has_none_either(
 
 
 def test_one_that_stands_by_and_is_closed_has_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients = Counted(Kafka(1, 0.0))
-    monkeypatch.setattr(producers, "Producer", clients.producer)
+    clients = counted(monkeypatch, 1, 0.0)
     sink = IdempotentSink(SERVERS)
     sink.prepare()
     assert clients.alive == ["Producer"]
@@ -113,4 +118,4 @@ def test_a_producer_that_failed_for_good_is_given_up_in_silence() -> None:
         def purge(self) -> None:
             raise SystemError
 
-    producers.give_up(Failed())  # type: ignore[arg-type]
+    give_up(Failed())

@@ -13,8 +13,9 @@ from harvest.core.row import Row
 from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.sinks.kafka import producers as module
 from harvest.sinks.kafka.clients import make_client, said
-from harvest.sinks.kafka.producers import Producers, give_up, produce
+from harvest.sinks.kafka.producers import Producers, produce
 from harvest.sinks.kafka.refusals import RowError
+from marshal_py.client.kafka_clients import give_up
 
 CONFIG = {"bootstrap.servers": "localhost:1"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from typing import Any
 
@@ -23,6 +24,8 @@ class StubProducer:
         self.broken: Exception | None = None
         self.fatal: Exception | None = None
         """What polling raises from now on."""
+        self.handled: list[BaseException | None] = []
+        """What was being handled when polling raised: confluent-kafka would never free it."""
         self.where: list[tuple[str, int, bytes | None]] = []
         self.sent: list[bytes] = []
         self.held: list[Any] = []
@@ -57,6 +60,7 @@ class StubProducer:
 
     def poll(self, _: float) -> None:
         if self.fatal is not None:
+            self.handled.append(sys.exc_info()[1])
             raise self.fatal
         if self.purged:
             for report in self.held:
@@ -149,6 +153,15 @@ def test_a_producer_that_fails_for_good_while_it_is_served_is_replaced(
     writer.append(0, 2, b"after")
     assert producers[0].purged
     assert producers[1].sent == [b"after"]
+
+
+def test_a_producer_that_failed_is_given_up_after_its_error_was_handled(
+    writer: LogWriter, producers: list[StubProducer]
+) -> None:
+    """Or that error would never be freed, nor what its frames have."""
+    producers[0].fatal = KafkaException(KafkaError(KafkaError._FATAL))
+    writer.serve()
+    assert producers[0].handled == [None, None]
 
 
 def test_serving_runs_the_callbacks_that_are_due(
