@@ -119,9 +119,13 @@ class AsyncConsumer(Generic[V]):
 
     async def poll(self, timeout_s: float = 1.0) -> TypedMessage[V] | None:
         """See `Consumer.poll`."""
-        async for message in _Messages(self, timeout_s, polls=True):
-            return message  # type: ignore[return-value]
-        return None
+        messages = _Messages(self, timeout_s, polls=True)
+        try:
+            async for message in messages:
+                return message  # type: ignore[return-value]
+            return None
+        finally:
+            messages.leave()  # an error would keep it
 
     async def enter(self, *, polls: bool) -> None:
         """This task iterates from now on. Starts the consumer, if need be. For iterations."""
@@ -314,8 +318,13 @@ class _Iteration(Generic[T]):
         return self
 
     def __del__(self) -> None:
-        if self._entered:  # the loop was left
-            self._core.iteration.leave()
+        self.leave()  # the loop was left
+
+    def leave(self) -> None:
+        """Nobody iterates over this any more."""
+        if self._entered:
+            self._entered = False
+            self._core.iteration.leave(polls=self._polls)
 
     async def _enter(self) -> None:
         if not self._entered:

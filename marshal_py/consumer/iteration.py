@@ -113,11 +113,7 @@ class Iteration:
 
     def poll(self, timeout_s: float = 1.0) -> Message | None:
         """See `Consumer.poll`."""
-        messages = self._messages(timeout_s, polls=True)
-        message = next(messages, None)
-        del messages  # which ends the loop, but not the work on the message
-        self.is_looping = message is not None
-        return message
+        return next(self._messages(timeout_s, polls=True), None)
 
     def _runs(self, idle_timeout_s: float | None, *, polls: bool) -> Iterator[Iterator[Message]]:
         """The loop. Keeps no name for a run: it is freed before the next is fetched (`FETCH`)."""
@@ -133,7 +129,7 @@ class Iteration:
             hush(error)
             raise
         finally:
-            self.leave()
+            self.leave(polls=polls)
 
     def hand_out(self, run: Run) -> Iterator[Message]:
         """Hand out what is left of the run in hand, for as long as that is allowed."""
@@ -210,9 +206,11 @@ class Iteration:
         self._raw = []
         run.part.rewind(run)
 
-    def leave(self) -> None:
-        """Nobody is in the loop."""
-        self.is_looping = False
+    def leave(self, *, polls: bool = False) -> None:
+        """Nobody is in the loop. Who `polls` works on what was handed out until the next poll."""
+        run = self.hand
+        if not polls or run is None or not run.handed_out:
+            self.is_looping = False
 
     # Ranges: see `Work`
 

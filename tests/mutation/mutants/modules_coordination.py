@@ -725,6 +725,42 @@ COORDINATION: tuple[Noticed, ...] = (
     ),
     # Consumers
     noticed(
+        "what was polled for asyncio is not in hand",
+        f"{CONSUMER}.aio",
+        f"{OF_CONSUMER}/test_aio.py::test_what_was_polled_is_in_hand_until_the_next_poll",
+        ("_Iteration.leave", "leave(polls=self._polls)", "leave()"),
+    ),
+    noticed(
+        "what was polled is not in hand",
+        f"{CONSUMER}.iteration",
+        f"{OF_CONSUMER}/test_restarts.py::test_what_was_polled_is_in_hand_until_the_next_poll",
+        ("Iteration._runs", "self.leave(polls=polls)", "self.leave()"),
+    ),
+    noticed(
+        "a loop of asyncio that is left is left",
+        f"{CONSUMER}.aio",
+        f"{OF_CONSUMER}/test_aio.py::test_a_loop_that_is_left_holds_nothing",
+        ("_Iteration.__del__", "self.leave()  # the loop was left", "pass"),
+    ),
+    noticed(
+        "a poll that is cancelled leaves the loop",
+        f"{CONSUMER}.aio",
+        f"{OF_CONSUMER}/test_aio.py::test_a_poll_that_is_cancelled_leaves_the_loop",
+        ("AsyncConsumer.poll", "messages.leave()  # an error would keep it", "pass"),
+    ),
+    noticed(
+        "close waits for what other tasks acknowledge",
+        f"{CONSUMER}.aio",
+        f"{OF_CONSUMER}/test_aio.py::test_who_closes_waits_for_what_other_tasks_acknowledge",
+        ("AsyncConsumer.ack", "self._others_ack = True", "pass"),
+    ),
+    noticed(
+        "messages that were on their way when a task was cancelled come",
+        f"{CONSUMER}.aio",
+        f"{OF_CONSUMER}/test_aio.py::test_a_task_that_is_cancelled_ends_at_once_and_loses_nothing",
+        ("AsyncConsumer._fetch", "iteration.hand = run", "run"),
+    ),
+    noticed(
         "who has agreed with others holds the agreement no longer",
         f"{CONSUMER}.agreement",
         f"{OF_CONSUMER}/test_slots.py::test_who_had_begun_to_agree_lets_go_when_somebody_else_has_said",

@@ -11,8 +11,10 @@ import uvloop
 from confluent_kafka import Message
 
 from marshal_py import AsyncConsumer, AsyncMarshal
+from marshal_py.consumer.consumer import core_of
 from marshal_py.errors import Closed
 from marshal_py.testing import TestBroker
+from tests.support.consumers import until
 from tests.support.messages import value_of
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -38,6 +40,20 @@ def consumer_of(broker: TestBroker) -> AsyncConsumer:
     return AsyncConsumer(broker.config, group_id="g", topics="orders", settle_ms=0)
 
 
+def is_busy_with(consumer: AsyncConsumer, message: Message | None) -> bool:
+    """Whether the partition of the message is kept for now, as somebody works on it."""
+    assert message is not None
+    core = core_of(consumer.sync)
+    part = core.shared.part_of(message)
+    assert part is not None
+    return core.busy_with(part)
+
+
+def position_of(marshal: AsyncMarshal) -> int | None:
+    cell = marshal.sync.cell("orders", 0)
+    return None if cell is None else cell.position
+
+
 def test_a_loop_that_is_closed_while_it_starts_ends(mock_kafka: TestBroker, run: Run) -> None:
     async def main() -> None:
         consumer = consumer_of(mock_kafka)
@@ -55,6 +71,97 @@ def test_a_loop_that_is_closed_while_it_starts_ends(mock_kafka: TestBroker, run:
         assert not is_starting.is_set()
         with pytest.raises(Closed):
             await anext(aiter(consumer))
+
+    run(main())
+
+
+def test_what_was_polled_is_in_hand_until_the_next_poll(mock_kafka: TestBroker, run: Run) -> None:
+    """So its partition is not handed over, nor the consumer closed, while it is worked on."""
+
+    async def main() -> None:
+        async with consumer_of(mock_kafka) as consumer:
+            for _ in range(2):
+                message = await consumer.poll(30)
+                assert is_busy_with(consumer, message)
+            assert await consumer.poll(0.01) is None
+            assert not is_busy_with(consumer, message)
+
+    run(main())
+
+
+def test_a_poll_that_is_cancelled_leaves_the_loop(mock_kafka: TestBroker, run: Run) -> None:
+    async def main() -> None:
+        async with consumer_of(mock_kafka) as consumer:
+            iteration = core_of(consumer.sync).iteration
+            assert await consumer.poll(30) is not None
+            assert await consumer.poll(30) is not None
+            polling = asyncio.create_task(consumer.poll(30))
+            while not iteration.is_looping or iteration.hand is not None:
+                await asyncio.sleep(0)
+            polling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+            assert not iteration.is_looping
+
+    run(main())
+
+
+def test_a_loop_that_is_left_holds_nothing(mock_kafka: TestBroker, run: Run) -> None:
+    async def main() -> None:
+        async with consumer_of(mock_kafka) as consumer:
+            async for message in consumer:
+                assert is_busy_with(consumer, message)
+                break
+            assert not is_busy_with(consumer, message)
+
+    run(main())
+
+
+def test_a_batch_is_in_hand_until_the_next(mock_kafka: TestBroker, run: Run) -> None:
+    async def main() -> None:
+        async with consumer_of(mock_kafka) as consumer:
+            async for batch in consumer.batches():
+                assert is_busy_with(consumer, batch[-1])
+                break
+            assert not is_busy_with(consumer, batch[-1])
+
+    run(main())
+
+
+def test_who_closes_waits_for_what_other_tasks_acknowledge(
+    mock_kafka: TestBroker, run: Run
+) -> None:
+    async def main() -> None:
+        mock_kafka.send("orders", "1", "2", partition=0)
+        consumer = AsyncConsumer(
+            mock_kafka.config, group_id="g", topics="orders", settle_ms=0, auto_ack=False
+        )
+
+        async def acknowledge(message: Message, when: asyncio.Event) -> None:
+            await when.wait()
+            consumer.ack(message)
+
+        at_once, closes = asyncio.Event(), asyncio.Event()
+        at_once.set()
+        async with AsyncMarshal(mock_kafka.config, group_id="g") as looks_on:
+            tasks = []
+            async for message in consumer:
+                when = closes if tasks else at_once
+                tasks.append(asyncio.create_task(acknowledge(message, when)))
+                if len(tasks) == 2:
+                    break
+            await tasks[0]
+            close = consumer.sync._core.assignment.close
+
+            def told(*how: Any, **release: bool) -> None:
+                loop.call_soon_threadsafe(closes.set)
+                close(*how, **release)
+
+            loop = asyncio.get_running_loop()
+            consumer.sync._core.assignment.close = told  # type: ignore[method-assign]
+            await consumer.close(60)
+            await tasks[1]
+            until(lambda: position_of(looks_on) == 2)
 
     run(main())
 

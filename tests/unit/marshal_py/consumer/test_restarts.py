@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from marshal_py.client.marshal import Marshal, driver_of
+from marshal_py.consumer.consumer import core_of
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 
@@ -31,3 +32,26 @@ def test_positions_of_who_resumes_are_stored_before_an_interval_is_over(
             began_at += 1  # the second one is in hand
             until(partial(is_stored, consumer.marshal, began_at))
             driver_of(consumer.marshal).abandon()
+
+
+def test_what_was_polled_is_in_hand_until_the_next_poll(mock_kafka: TestBroker) -> None:
+    """So its partition is not handed over, not even between the poll and the work."""
+    mock_kafka.send("orders", "1", "2", partition=0)
+    with mock_kafka.consumer("orders", group_id="g") as consumer:
+        core = core_of(consumer)
+        leave, seen = core.iteration.leave, []
+
+        def leave_and_look(**how: bool) -> None:
+            leave(**how)
+            seen.append(core.iteration.is_looping)
+
+        core.iteration.leave = leave_and_look  # type: ignore[method-assign]
+        for _ in range(2):
+            message = consumer.poll(30)
+            assert message is not None
+            part = core.shared.part_of(message)
+            assert part is not None
+            assert core.busy_with(part)
+        assert all(seen)
+        assert consumer.poll(0.01) is None
+        assert not core.busy_with(part)
