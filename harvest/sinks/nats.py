@@ -31,6 +31,9 @@ __all__ = ["NatsEndpoint", "NatsSink"]
 _SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x20]+(?:\.[^\s.*>\x00-\x20]+)*")
 _HEADER: Final = re.compile(r"[!#-9;-~]+")  # printable, without a colon
 _UNAVAILABLE: Final = 500
+_OURS: Final = ("nats-", "harvest-epoch")
+"""How headers begin that are not a row's to give: they tell JetStream what to do."""
+_AGAIN_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 _LOG: Final = logging.getLogger("harvest")
 
@@ -76,6 +79,8 @@ class NatsSink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._connecting: asyncio.Lock | None = None
+        self._next = 0
+        """Which of the servers is connected to next."""
 
     def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
         """See `MessageSink.send`."""
@@ -85,10 +90,9 @@ class NatsSink:
         except InvalidRecord as error:
             return Outcome(error=str(error), lasting=True)
         timeout_s = self._endpoint.timeout_ms / 1000
-        work = self._publish(subject, row.value or b"", headers)
-        future = asyncio.run_coroutine_threadsafe(
-            asyncio.wait_for(work, timeout_s), self._running()
-        )
+        work = asyncio.wait_for(self._publish(subject, row.value or b"", headers), timeout_s)
+        with self._lock:  # not closed in between
+            future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
             future.result()
         except MaxPayloadError:
@@ -129,7 +133,8 @@ class NatsSink:
                 raise InvalidRecord(f"the header {name!r} is no text") from None
             if not _HEADER.fullmatch(text) or "\r" in said or "\n" in said:
                 raise InvalidRecord(f"the header {name!r} cannot be one of NATS")
-            headers[text] = said.strip()
+            if not text.lower().startswith(_OURS):
+                headers[text] = said.strip()
         headers |= {"Nats-Msg-Id": idempotency_key, "Harvest-Epoch": str(epoch)}
         return headers
 
@@ -145,15 +150,13 @@ class NatsSink:
     # --- In the thread of the connection ---
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = loop = asyncio.new_event_loop()
-                self._connecting = asyncio.Lock()
-                self._client = None
-                threading.Thread(
-                    target=_run, args=(loop,), name="harvest-nats", daemon=True
-                ).start()
-            return self._loop
+        """The loop; under the lock."""
+        if self._loop is None:
+            self._loop = loop = asyncio.new_event_loop()
+            self._connecting = asyncio.Lock()
+            self._client = None
+            threading.Thread(target=_run, args=(loop,), name="harvest-nats", daemon=True).start()
+        return self._loop
 
     async def _publish(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
         client = await self._connected()
@@ -165,16 +168,33 @@ class NatsSink:
         assert self._connecting is not None  # noqa: S101 - made with the loop
         async with self._connecting:
             if self._client is None or not self._client.is_connected:
-                self._client = await nats.connect(
-                    servers=list(self._endpoint.servers),
+                self._client = await self._connect()
+            return self._client
+
+    async def _connect(self) -> Client:
+        """To one server after the other, until one is there. Raises what the last one did."""
+        servers = self._endpoint.servers
+        tries_left = len(servers)
+        while True:
+            tries_left -= 1
+            at = self._next
+            self._next = (at + 1) % len(servers)  # also if the time is up before it answers
+            try:
+                client = await nats.connect(
+                    servers=servers[at],
                     name="harvest",
                     allow_reconnect=False,  # the next message connects
-                    connect_timeout=max(1, self._endpoint.timeout_ms // 1000),
+                    connect_timeout=max(1, self._endpoint.timeout_ms // 1000 // len(servers)),
                     error_cb=_note,
                     tls=self._ssl,
                     user_credentials=self._endpoint.credentials_file,
                 )
-            return self._client
+            except (Error, OSError, TimeoutError):
+                if not tries_left:
+                    raise
+            else:
+                self._next = at
+                return client
 
     async def _disconnect(self) -> None:
         if self._client is not None:
@@ -183,6 +203,11 @@ class NatsSink:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
+    while given_up := asyncio.all_tasks(loop):  # somebody waits for each
+        for task in given_up:
+            task.cancel()
+        # Before Python 3.12, `wait_for` forgets a cancellation that meets the end of its wait.
+        loop.run_until_complete(asyncio.wait(given_up, timeout=_AGAIN_S))
     loop.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,18 +19,21 @@ from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink
 from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
 from harvest.sinks.nats import NatsEndpoint, NatsSink
 from marshal_py.embedded import EmbeddedKafka
+from tests.support.consumers import until
 from tests.support.http_server import HttpServer, http_server
 from tests.support.kafka_reader import read_topic
 from tests.support.nats_server import NatsServer, nats_server
 
 TIMEOUT_MS = 20_000
+FOR_EVER_MS = 600_000
 
 
 class Bench(Protocol):
-    """A receiver that works, and sinks for it and for one that is not there."""
+    """A receiver that works; sinks for it, for one that is not there, and one that is silent."""
 
     def sink(self) -> MessageSink: ...
     def absent(self) -> MessageSink: ...
+    def silent(self, port: int) -> MessageSink: ...
     def received(self) -> list[tuple[bytes, str, str]]:
         """Body, idempotency key and the header ``x``, of everything in its order."""
 
@@ -43,6 +47,9 @@ class HttpBench:
 
     def absent(self) -> MessageSink:
         return HttpSink(HttpEndpoint("http://127.0.0.1:1/", timeout_ms=TIMEOUT_MS))
+
+    def silent(self, port: int) -> MessageSink:
+        return HttpSink(HttpEndpoint(f"http://127.0.0.1:{port}/", timeout_ms=FOR_EVER_MS))
 
     def received(self) -> list[tuple[bytes, str, str]]:
         return [
@@ -63,6 +70,10 @@ class NatsBench:
     def absent(self) -> MessageSink:
         return NatsSink(NatsEndpoint(("nats://127.0.0.1:1",), "s.x", timeout_ms=5_000))
 
+    def silent(self, port: int) -> MessageSink:
+        servers = (f"nats://127.0.0.1:{port}",)
+        return NatsSink(NatsEndpoint(servers, "s.x", timeout_ms=FOR_EVER_MS))
+
     def received(self) -> list[tuple[bytes, str, str]]:
         return [
             (data, headers["Nats-Msg-Id"], headers.get("X", ""))
@@ -81,6 +92,10 @@ class KafkaBench:
     def absent(self) -> MessageSink:
         nobody = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
         return KafkaDestination(KafkaEndpoint(nobody, "t", timeout_ms=2_000))
+
+    def silent(self, port: int) -> MessageSink:
+        servers = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}
+        return KafkaDestination(KafkaEndpoint(servers, "t", timeout_ms=FOR_EVER_MS))
 
     def records(self) -> list[Any]:
         return read_topic(self._servers, self._topic)
@@ -168,6 +183,26 @@ def test_what_cannot_be_sent_is_said_without_trying(bench: Bench) -> None:
     assert not outcome.unavailable
     sink.close()
     assert bench.received() == []
+
+
+def test_what_is_under_way_ends_when_it_is_closed(bench: Bench) -> None:
+    """A leader that stops does not wait out its timeouts, and leaves no thread that waits."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sink = bench.silent(listener.getsockname()[1])
+        outcomes: list[Outcome] = []
+
+        def send() -> None:
+            outcomes.append(sink.send(row(1), "o.1", 1))
+
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        connection, _ = listener.accept()
+        sink.close()
+        thread.join(60)
+        connection.close()
+    (outcome,) = outcomes
+    assert outcome.error
+    assert outcome.unavailable
 
 
 def test_it_can_be_closed_twice_and_without_use(bench: Bench) -> None:
@@ -276,9 +311,8 @@ def test_when_its_server_goes_another_one_is_connected_to(tmp_path: Path) -> Non
         benches.sort(key=lambda its: not its[2].received())
         (used, *_), (_, _, other) = benches
         used.close()
-        # Which server is tried is chance, each time; the one that has gone is no good.
-        outcomes = (sink.send(row(2), "o.2", 1) for _ in range(50))
-        assert any(outcome.error is None for outcome in outcomes)
+        until(lambda: sink._client is not None and not sink._client.is_connected)
+        assert sink.send(row(2), "o.2", 1).error is None
         assert other.received() == [(b"v2", "o.2", "h")]
         sink.close()
 
@@ -289,6 +323,17 @@ def test_no_header_can_pass_for_another(value: bytes) -> None:
     outcome = sink.send(row(1)._replace(header_values=(value,)), "o.1", 1)
     assert (outcome.lasting, outcome.unavailable) == (True, False)
     sink.close()
+
+
+def test_no_header_of_a_row_tells_jetstream_what_to_do(nats_bench: NatsBench) -> None:
+    sink = nats_bench.sink()
+    names = (b"Nats-Expected-Stream", b"nats-msg-id", b"Nats-TTL", b"harvest-EPOCH", b"X")
+    sent = row(1)._replace(header_keys=names, header_values=(b"another",) * len(names))
+    assert sink.send(sent, "o.1", 7).error is None
+    sink.close()
+    ((_, _, headers),) = nats_bench._server.messages("S")
+    ours = {"Nats-Msg-Id": "o.1", "Harvest-Epoch": "7", "Nats-Expected-Stream": "S"}
+    assert headers == {**ours, "X": "another"}
 
 
 def test_a_subject_that_no_stream_takes_is_the_messages_fault(nats_bench: NatsBench) -> None:

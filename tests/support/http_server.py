@@ -23,6 +23,8 @@ class Request:
     headers: dict[str, str]
     body: bytes
     connection: int
+    all_headers: tuple[tuple[str, str], ...]
+    """In lower case, as they came: also those that came twice."""
 
 
 @dataclass
@@ -72,10 +74,11 @@ class _Handler(socketserver.StreamRequestHandler):
         line = self.rfile.readline().split()
         if len(line) != 3:
             return False
-        headers = {}
+        all_headers = []
         while header := self.rfile.readline().strip():
             name, _, value = header.decode("latin-1").partition(":")
-            headers[name.lower()] = value.strip()
+            all_headers.append((name.lower(), value.strip()))
+        headers = dict(all_headers)
         size = int(headers.get("content-length", 0))
         body = self.rfile.read(size)
         if len(body) < size:
@@ -85,7 +88,9 @@ class _Handler(socketserver.StreamRequestHandler):
             server.at_once += 1
             server.most_at_once = max(server.most_at_once, server.at_once)
             connection = self.client_address[1]
-            server.requests.append(Request(line[0].decode(), target, headers, body, connection))
+            server.requests.append(
+                Request(line[0].decode(), target, headers, body, connection, tuple(all_headers))
+            )
         try:
             return self._act(server, server.action(target))
         finally:

@@ -261,15 +261,6 @@ class PostgresDeadLetters(PostgresTable):
         ]
         return (topic or b"").decode(errors="replace"), key
 
-    def _storable(self, error: str) -> str:
-        """What our own words have, the database's encoding may not."""
-        if self._encoding() == "UTF8":
-            return error
-        return error.encode("ascii", "backslashreplace").decode()
-
-    def _encoding(self) -> str:
-        return self._connected().info.parameter_status("server_encoding") or "UTF8"
-
     def ids(self, low: int, high: int) -> frozenset[int]:
         """See `DeadLetterTable.ids`."""
         if not self._exists():

@@ -385,6 +385,15 @@ class PostgresTable:
 
     # --- Rows that cannot be read ---
 
+    def _storable(self, text: str) -> str:
+        """What our own words have, or an answer, the database's encoding may not."""
+        if self._encoding() == "UTF8":
+            return text
+        return text.encode("ascii", "backslashreplace").decode()
+
+    def _encoding(self) -> str:
+        return self._connected().info.parameter_status("server_encoding") or "UTF8"
+
     def _unreadable(
         self, row_id: int, columns: Sequence[sql.Composable], error: UnreadableRows
     ) -> Row:

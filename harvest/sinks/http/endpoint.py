@@ -41,6 +41,7 @@ _RESERVED: Final = frozenset(
     b"connection content-length expect host keep-alive proxy-connection te trailer "
     b"transfer-encoding upgrade".split()
 )
+_OF_SIGNATURE: Final = (b"webhook-id", b"webhook-timestamp", b"webhook-signature")
 _TARGET: Final = re.compile(rb"[\x21-\x7e]+")
 _UNAVAILABLE: Final = frozenset({408, 425, 429, 502, 503, 504})
 _GONE: Final = 410
@@ -126,8 +127,15 @@ class HttpSink:
         self._method = endpoint.method.upper().encode()
         if not _NAME.fullmatch(self._method):
             raise ConfigurationError(f"method is {endpoint.method!r}: write POST, PUT, …")
+        self._idempotency = _header_name(endpoint.idempotency_header)
+        self._secrets = () if endpoint.signature is None else endpoint.signature.keys()
+        self._ours = _RESERVED.union((self._idempotency.lower(), b"harvest-epoch"))
+        """Headers that neither the configuration nor a row can give."""
+        if self._secrets:
+            self._ours = self._ours.union(_OF_SIGNATURE)
         self._headers = [
-            (_header_name(name), Template.parse(text, outbox)) for name, text in endpoint.headers
+            (_header_name(name, self._ours), Template.parse(text, outbox))
+            for name, text in endpoint.headers
         ]
         if endpoint.batch and not all(
             t.constant for t in (self._uri, *[t for _, t in self._headers])
@@ -136,13 +144,13 @@ class HttpSink:
                 "uri and headers have placeholders of a row, and with batch a request has several: "
                 "leave one or the other out"
             )
-        self._idempotency = _header_name(endpoint.idempotency_header)
-        self._secrets = () if endpoint.signature is None else endpoint.signature.keys()
         self._ssl = _ssl_context(endpoint) if self._origin.scheme == "https" else None
         self._local = threading.local()
         self._lock = threading.Lock()
         self._connections: dict[int, Connection] = {}
         """By thread."""
+        self._closes = 0
+        """How often this was closed."""
 
     def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
         """See `MessageSink.send`."""
@@ -204,6 +212,7 @@ class HttpSink:
     def close(self) -> None:
         """See `MessageSink.close`. A request that is under way in another thread breaks off."""
         with self._lock:
+            self._closes += 1
             mine, self._connections = self._connections, {}
         for connection in mine.values():
             connection.close()
@@ -223,7 +232,7 @@ class HttpSink:
         except AttributeError:
             deadline = self._local.deadline = Deadline()
         deadline.set(self._endpoint.timeout_ms / 1000)
-        thread = threading.get_ident()
+        thread, closes = threading.get_ident(), self._closes
         connection = self._connections.get(thread)
         if connection is not None:
             if connection.usable:
@@ -231,8 +240,11 @@ class HttpSink:
             connection.close()
         connection = Connection(self._connect(deadline))
         with self._lock:
-            self._connections[thread] = connection
-        return connection
+            if closes == self._closes:
+                self._connections[thread] = connection
+                return connection
+        connection.close()
+        raise httpcore.ConnectError("the destination was closed meanwhile")
 
     def _connect(self, deadline: Deadline) -> httpcore.NetworkStream:
         host = self._origin.raw_host.decode("ascii")
@@ -251,16 +263,16 @@ class HttpSink:
     ) -> list[tuple[bytes, bytes]]:
         headers = [
             (b"Host", self._origin.netloc),
-            (b"User-Agent", b"harvest"),
             (self._idempotency, idempotency_key.encode()),
             (b"Harvest-Epoch", b"%d" % epoch),
         ]
         for name, template in self._headers:
             headers.append((name, _header_value(name, template.render(row).encode())))
         given = {name.lower() for name, _ in headers}
-        headers += [(name, value) for name, value in content if name.lower() not in given]
+        unless_given = (*content, (b"User-Agent", b"harvest"))
+        headers += [(name, value) for name, value in unless_given if name.lower() not in given]
         if self._endpoint.forward_headers and row.header_keys:
-            ours = {name.lower() for name, _ in headers} | _RESERVED
+            ours = {name.lower() for name, _ in headers} | self._ours
             for key, its in zip(row.header_keys, row.header_values, strict=False):
                 if key is None or not _NAME.fullmatch(key):
                     raise InvalidRecord(f"{key!r} is no name of an HTTP header")
@@ -354,10 +366,14 @@ def _target_at(uri: str) -> int:
     return len(uri) if found is None else begin + found.start()
 
 
-def _header_name(name: str) -> bytes:
+def _header_name(name: str, ours: frozenset[bytes] = _RESERVED) -> bytes:
     encoded = name.encode()
-    if not _NAME.fullmatch(encoded) or encoded.lower() in _RESERVED:
-        raise ConfigurationError(f"headers: {name!r} is no header that can be given")
+    if not _NAME.fullmatch(encoded):
+        raise ConfigurationError(f"headers: {name!r} is no name of an HTTP header")
+    if encoded.lower() in ours:
+        raise ConfigurationError(
+            f"headers: {name!r} is no header that can be given: harvest sets it itself"
+        )
     return encoded
 
 

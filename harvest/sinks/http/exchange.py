@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
+import threading
 import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -55,6 +57,7 @@ class Connection:
         self._stream = stream
         self._reusable = True
         self._used_s = time.monotonic()
+        self._exchanging = threading.Lock()
 
     @property
     def usable(self) -> bool:
@@ -69,6 +72,10 @@ class Connection:
         Raises `httpcore.NetworkError`, `ProtocolError`, and `TimeoutException`. Once there is a
         status, it decides: what goes wrong with the body costs the connection, and nothing else.
         """
+        with self._exchanging:
+            return self._exchange(method, target, headers, body)
+
+    def _exchange(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> Answer:
         self._reusable = False
         lines = [b"%b %b HTTP/1.1" % (method, target)]
         lines += [b"%b: %b" % header for header in headers]
@@ -85,8 +92,14 @@ class Connection:
         return answer
 
     def close(self) -> None:
-        """Close it. From any thread."""
-        self._stream.close()
+        """Close it. From any thread: an exchange that is under way breaks off."""
+        connected = self._stream.get_extra_info("socket")
+        if connected is not None:
+            with contextlib.suppress(OSError):
+                # Wakes who waits for it, as closing does not. Not TLS's own shutdown, which waits.
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+        with self._exchanging:
+            self._stream.close()
 
     def _rest(self, plain: _Plain, data: bytes) -> Answer:
         with contextlib.suppress(httpcore.NetworkError, httpcore.TimeoutException):

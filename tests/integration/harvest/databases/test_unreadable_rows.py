@@ -22,6 +22,7 @@ from harvest.databases.mysql.dead_letters import MysqlDeadLetters
 from harvest.databases.mysql.mark import MysqlMarkStore
 from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.mysql.table import connect_arguments
+from harvest.databases.postgres.attempts import Attempt, PostgresAttempts
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.encoding import Converter
 from harvest.databases.postgres.mark import PostgresMarkStore
@@ -157,6 +158,9 @@ def test_what_our_words_have_and_a_database_has_not(postgres: EmbeddedPostgres) 
         with closing(PostgresDeadLetters(url, "outbox")) as dead_letters:
             dead_letters.add([BadRow(1, "5 → 6")], TERM)
             assert dead_letters.rows(ALL, 10)[0].error == "5 \\u2192 6"
+        with closing(PostgresAttempts(url, "outbox")) as attempts:
+            attempts.record([Attempt(2, "hook", 3, "HTTP 500: zürich → 東京", 500, False)])
+            assert attempts.load() == {2: 3}
         with closing(Converter(url)) as converter:
             assert converter.to_utf8(b"caf\xe9") == "café".encode()
     postgres.drop_database(name)

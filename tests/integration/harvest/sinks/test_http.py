@@ -24,6 +24,7 @@ from harvest.core.envelope import CloudEvents
 from harvest.core.row import Row
 from harvest.errors import ConfigurationError
 from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink, Signature, retry_after_ms
+from tests.support.consumers import until
 from tests.support.http_server import HttpServer, http_server
 
 TIMEOUT_MS = 400
@@ -361,6 +362,26 @@ def test_a_header_of_a_row_does_not_say_where_its_request_ends(
     assert request.headers.get(name.decode().lower()) != value.decode()
 
 
+def test_a_header_of_a_row_stands_in_for_none_of_ours(server: HttpServer) -> None:
+    """As when a row was made of a request that somebody else had signed."""
+    ours = "Webhook-Id webhook-signature webhook-timestamp harvest-EPOCH idempotency-key user-agent"
+    names = tuple(ours.encode().split())
+    sent = row(header_keys=names, header_values=(b"theirs",) * len(names))
+    assert send(server, sent=sent, signature=Signature(("s",))) == Outcome(204)
+    assert send(server, sent=sent) == Outcome(204)
+    signed, unsigned = (request.all_headers for request in server.requests)
+    for name in names:
+        (its,) = [value for key, value in signed if key == name.decode().lower()]
+        assert its != "theirs"
+    assert dict(unsigned)["webhook-signature"] == "theirs", "nothing of ours has that name"
+
+
+def test_a_user_agent_that_is_given_is_the_only_one(server: HttpServer) -> None:
+    assert send(server, headers=(("User-Agent", "shop"),)) == Outcome(204)
+    (request,) = server.requests
+    assert [v for k, v in request.all_headers if k == "user-agent"] == ["shop"]
+
+
 def test_many_threads_use_one_sink(server: HttpServer) -> None:
     sink = HttpSink(HttpEndpoint(server.url + "/x", timeout_ms=PATIENT_MS))
     outcomes: list[Outcome] = []
@@ -418,6 +439,29 @@ def test_a_certificate_of_our_own(ca: trustme.CA, tmp_path: Path) -> None:
         assert send(server, ca_file=str(ca_file)).unavailable
 
 
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_request_that_is_under_way_breaks_off(
+    ca: trustme.CA, tmp_path: Path, secure: bool
+) -> None:
+    """As its sink is closed: a leader that stops does not wait out all its timeouts."""
+    ca_file = tmp_path / "ca.pem"
+    ca.cert_pem.write_to_path(ca_file)
+    with http_server(tls(ca, "localhost") if secure else None) as server:
+        server.script["/x"] = "hang"
+        endpoint = HttpEndpoint(server.url + "/x", timeout_ms=600_000, ca_file=str(ca_file))
+        sink = HttpSink(endpoint)
+        outcomes: list[Outcome] = []
+        thread = threading.Thread(
+            target=lambda: outcomes.append(sink.send(row(), "k", 1)), daemon=True
+        )
+        thread.start()
+        until(lambda: bool(server.requests))
+        sink.close()
+        thread.join(30)
+        (outcome,) = outcomes
+        assert outcome.unavailable
+
+
 def test_tls_and_plain_text_do_not_meet(server: HttpServer, ca: trustme.CA) -> None:
     plain = HttpSink(HttpEndpoint(server.url.replace("http:", "https:"), timeout_ms=PATIENT_MS))
     assert plain.send(row(), "k", 1).unavailable
@@ -446,6 +490,12 @@ destinations:
         ("  a: {http: {uri: 'http://x/{nothing}'}}", "placeholder {nothing}"),
         ("  a: {http: {uri: 'http://x/', method: 'A B'}}", "method is 'A B'"),
         ("  a: {http: {uri: 'http://x/', headers: {Host: y}}}", "'Host' is no header"),
+        ("  a: {http: {uri: 'http://x/', headers: {harvest-epoch: '1'}}}", "'harvest-epoch' is no"),
+        ("  a: {http: {uri: 'http://x/', headers: {idempotency-KEY: y}}}", "-KEY' is no header"),
+        (
+            "  a: {http: {uri: 'http://x/', headers: {Webhook-Id: y}, sign: s}}",
+            "'Webhook-Id' is no header",
+        ),
         ("  a: {http: {uri: 'http://x/', expect: [20]}}", "20 is no status"),
         ("  a: {http: {uri: 'http://x/', sign: 'whsec_pw-secret'}}", "not base64"),
         ("  a: {http: {uri: 'https://x/', ca_file: /no/such/file}}", "certificates"),
