@@ -1192,7 +1192,7 @@ HARVESTERS: tuple[Noticed, ...] = (
     noticed(
         "what is asked of a new connection ends when its sink is closed",
         f"{HTTP}.endpoint",
-        "contract/test_destination.py::test_what_is_under_way_ends_when_it_is_closed[http]",
+        "integration/harvest/sinks/test_http.py::test_nothing_is_sent_over_a_connection_that_was_made_while_its_sink_was_closed",
         ("HttpSink._connection", "if closes == self._closes:", "if closes or not closes:"),
     ),
     noticed(

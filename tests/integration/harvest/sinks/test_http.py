@@ -23,6 +23,7 @@ from harvest.core.dispatcher import STANDARD_WEBHOOKS_MS, Outcome
 from harvest.core.envelope import CloudEvents
 from harvest.core.row import Row
 from harvest.errors import ConfigurationError
+from harvest.sinks.http.deadline import DeadlineBackend
 from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink, Signature, retry_after_ms
 from tests.support.consumers import until
 from tests.support.http_server import HttpServer, http_server
@@ -460,6 +461,27 @@ def test_a_request_that_is_under_way_breaks_off(
         thread.join(30)
         (outcome,) = outcomes
         assert outcome.unavailable
+
+
+def test_nothing_is_sent_over_a_connection_that_was_made_while_its_sink_was_closed(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = HttpSink(HttpEndpoint(server.url + "/x", timeout_ms=PATIENT_MS))
+    connect = DeadlineBackend.connect_tcp
+
+    def connect_and_close(self: DeadlineBackend, *address: Any) -> Any:
+        stream = connect(self, *address)
+        sink.close()
+        return stream
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadlineBackend, "connect_tcp", connect_and_close)
+        outcome = sink.send(row(), "k", 1)
+    assert outcome.unavailable
+    assert "closed meanwhile" in str(outcome.error)
+    assert not server.requests
+    assert sink.send(row(), "k", 1) == Outcome(204)
+    sink.close()
 
 
 def test_tls_and_plain_text_do_not_meet(server: HttpServer, ca: trustme.CA) -> None:
