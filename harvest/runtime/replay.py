@@ -30,6 +30,7 @@ from harvest.runtime.partition_upkeep import make_archive
 from harvest.runtime.parts import make_range_store
 from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import producer_settings
+from marshal_py.client.kafka_clients import PRODUCER_FAILED
 
 __all__ = ["HEADER", "Replay", "Replayed", "replay"]
 
@@ -200,7 +201,7 @@ def _publish(producer: Producer, rows: list[Row], topic: str) -> None:
                     producer.poll(0.1)
         producer.commit_transaction(_TIMEOUT_S)
     except BaseException:
-        with contextlib.suppress(KafkaException):
+        with contextlib.suppress(*PRODUCER_FAILED):
             producer.purge()
             producer.abort_transaction(_TIMEOUT_S)
         raise

@@ -177,8 +177,13 @@ def test_the_mode_that_has_nothing_to_publish_again_is_named(mode: Any) -> None:
         replay(config, Replay(0, 1, "t", "t"))
 
 
-def test_what_broke_off_says_how_far_it_came(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It can be taken up from there."""
+@pytest.mark.parametrize(
+    "worse", [None, KafkaException(KafkaError(KafkaError._STATE)), SystemError]
+)
+def test_what_broke_off_says_how_far_it_came(
+    world: World, monkeypatch: pytest.MonkeyPatch, worse: Any
+) -> None:
+    """It can be taken up from there. Nor does a producer that failed for good hide the reason."""
     seen: list[str] = []
 
     class Failing(Producer):
@@ -200,6 +205,8 @@ def test_what_broke_off_says_how_far_it_came(world: World, monkeypatch: pytest.M
         def abort_transaction(self, timeout_s: float) -> None:
             del timeout_s
             seen.append("abort")
+            if worse is not None:
+                raise worse
 
     monkeypatch.setattr(module, "_BATCH", 2)
     monkeypatch.setattr(module, "make_client", lambda *_: Failing())
