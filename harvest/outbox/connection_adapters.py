@@ -112,11 +112,22 @@ class _SqlAlchemy(Adapter):
     """A SQLAlchemy Connection, sync or async; its driver's own SQL, parameters and transaction."""
 
     def require_transaction(self) -> None:
-        # SQLAlchemy begins by itself; only the AUTOCOMMIT isolation level escapes that.
+        # SQLAlchemy begins by itself; only an isolation level, or its driver, escapes that.
         connection = getattr(self._target, "sync_connection", self._target)
-        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        level = connection.get_execution_options().get("isolation_level") or getattr(
+            connection.dialect, "_on_connect_isolation_level", None
+        )
+        if level == "AUTOCOMMIT":
             raise NoTransaction(
                 "the SQLAlchemy connection has the isolation level AUTOCOMMIT: "
+                "the row would be published whatever becomes of your other changes"
+            )
+        driver = connection.connection.dbapi_connection
+        # SQLite: a hook may send its BEGIN as soon as SQLAlchemy begins, so it is asked after that.
+        is_told = connection.in_transaction() or _root(driver) != "sqlite3"
+        if is_told and _commits_by_itself(driver):
+            raise NoTransaction(
+                "the driver of the SQLAlchemy connection is in autocommit mode: "
                 "the row would be published whatever becomes of your other changes"
             )
 
@@ -251,7 +262,7 @@ def _commits_by_itself(connection: Any) -> bool:
         case "psycopg2":
             return bool(connection.autocommit) and connection.get_transaction_status() == _IDLE
         case "sqlite3":
-            manual = connection.isolation_level is None
+            manual = connection.isolation_level is None or _is_on(connection, "autocommit")
             return manual and not connection.in_transaction
         case "pymysql":
             open_one = connection.server_status & _IN_TRANSACTION
@@ -259,4 +270,16 @@ def _commits_by_itself(connection: Any) -> bool:
         case "django":
             return bool(connection.get_autocommit())
         case _:
-            return False
+            # In a transaction already? mysql.connector, pg8000 and mariadb say so; who cannot say
+            # is not believed to be.
+            if _is_on(connection, "in_transaction") or _is_on(connection, "_in_transaction"):
+                return False
+            status = getattr(connection, "server_status", 0)
+            if isinstance(status, int) and status & _IN_TRANSACTION:
+                return False
+            return _is_on(connection, "autocommit")
+
+
+def _is_on(connection: Any, name: str) -> bool:
+    """Whether the attribute is True: some drivers have a method of that name, or a number."""
+    return getattr(connection, name, None) is True

@@ -311,6 +311,36 @@ MODULES: tuple[Noticed, ...] = (
         ("_SqlAlchemy.require_transaction", '== "AUTOCOMMIT"', '== "autocommit"'),
     ),
     noticed(
+        "a SQLAlchemy engine in AUTOCOMMIT has no transaction",
+        "harvest.outbox.connection_adapters",
+        "unit/harvest/outbox/test_stasher.py::test_sqlalchemy_whose_engine_or_driver_commits_by_itself_is_refused",
+        ("_SqlAlchemy.require_transaction", '"_on_connect_isolation_level"', '"isolation_level"'),
+    ),
+    noticed(
+        "a driver under SQLAlchemy that commits by itself has no transaction",
+        "harvest.outbox.connection_adapters",
+        "unit/harvest/outbox/test_stasher.py::test_sqlalchemy_whose_engine_or_driver_commits_by_itself_is_refused",
+        ("_SqlAlchemy.require_transaction", "if is_told and", "if not is_told and"),
+    ),
+    noticed(
+        "SQLite of Python 3.12 that commits by itself has no transaction",
+        "harvest.outbox.connection_adapters",
+        "unit/harvest/outbox/test_stasher.py::test_a_connection_that_commits_by_itself_since_python_3_12_is_refused",
+        ("_commits_by_itself", ' or _is_on(connection, "autocommit")', ""),
+    ),
+    noticed(
+        "any driver that commits by itself has no transaction",
+        "harvest.outbox.connection_adapters",
+        "unit/harvest/outbox/test_stasher.py::test_a_driver_that_commits_by_itself_is_refused",
+        ("_commits_by_itself", 'return _is_on(connection, "autocommit")', "return False"),
+    ),
+    noticed(
+        "any driver in a transaction is believed",
+        "harvest.outbox.connection_adapters",
+        "unit/harvest/outbox/test_stasher.py::test_a_driver_that_commits_by_itself_is_refused",
+        ("_commits_by_itself", ' or _is_on(connection, "_in_transaction")', ""),
+    ),
+    noticed(
         "no header of NATS can pass for another",
         "harvest.sinks.nats",
         "contract/test_destination.py::test_no_header_can_pass_for_another",

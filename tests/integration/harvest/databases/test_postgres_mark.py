@@ -322,6 +322,12 @@ def test_sqlalchemy(url: str) -> None:
     with autocommit.connect() as connection, pytest.raises(NoTransaction, match="AUTOCOMMIT"):
         Stasher().stash(connection, RECORD)
     engine.dispose()
+    for given in ({"isolation_level": "AUTOCOMMIT"}, {"connect_args": {"autocommit": True}}):
+        engine = sqlalchemy.create_engine(engine.url, **given)
+        for made in (engine.connect(), Session(engine)):
+            with made as connection, pytest.raises(NoTransaction):
+                Stasher().stash(connection, RECORD)
+        engine.dispose()
     assert len(marked(url)) == 3
 
 
@@ -330,6 +336,11 @@ def test_sqlalchemy_async(url: str) -> None:
         engine = create_async_engine(url.replace("postgresql://", "postgresql+psycopg://"))
         async with engine.begin() as connection:
             await Stasher().astash(connection, RECORD)
+        await engine.dispose()
+        engine = create_async_engine(engine.url, connect_args={"autocommit": True})
+        async with engine.connect() as connection:
+            with pytest.raises(NoTransaction):
+                await Stasher().astash(connection, RECORD)
         await engine.dispose()
 
     asyncio.run(work())

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from typing import Any
 
 import pytest
@@ -76,6 +77,22 @@ def test_a_connection_that_commits_by_itself_is_refused() -> None:
     connection.close()
 
 
+class SinceTwelve(sqlite3.Connection):
+    """As a connection of Python 3.12 and later is with ``autocommit=True``."""
+
+    autocommit = True
+
+
+def test_a_connection_that_commits_by_itself_since_python_3_12_is_refused() -> None:
+    with closing(sqlite3.connect(":memory:", factory=SinceTwelve)) as connection:
+        connection.execute(DDL)
+        with pytest.raises(NoTransaction, match="autocommit mode"):
+            Stasher().stash(connection, RECORD)
+        connection.execute("BEGIN")
+        Stasher().stash(connection, RECORD)
+        assert connection.in_transaction
+
+
 @pytest.mark.parametrize("thing", [object(), "postgresql://", None, 3])
 def test_what_is_no_connection_is_refused(thing: object) -> None:
     with pytest.raises(UnsupportedConnection, match="psycopg 3 or DB-API"):
@@ -96,6 +113,28 @@ def test_sqlalchemy_connection_and_session() -> None:
         count = connection.exec_driver_sql("SELECT count(*) FROM outbox").scalar_one()
     assert count == 2
     engine.dispose()
+
+
+def test_sqlalchemy_whose_engine_or_driver_commits_by_itself_is_refused() -> None:
+    def engine(**more: Any) -> sqlalchemy.Engine:
+        made = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool, **more)
+        with made.begin() as connection:
+            connection.exec_driver_sql(DDL)
+        return made
+
+    by_level = engine(isolation_level="AUTOCOMMIT")
+    with by_level.begin() as connection, pytest.raises(NoTransaction, match="level AUTOCOMMIT"):
+        Stasher().stash(connection, RECORD)
+    with by_level.connect().execution_options(isolation_level="SERIALIZABLE") as connection:
+        Stasher().stash(connection, RECORD)
+    by_driver = engine(connect_args={"isolation_level": None})
+    with by_driver.begin() as connection, pytest.raises(NoTransaction, match="driver of the"):
+        Stasher().stash(connection, RECORD)
+    with by_driver.begin() as connection:
+        connection.exec_driver_sql("BEGIN")  # as SQLAlchemy recommends for SQLite
+        Stasher().stash(connection, RECORD)
+    by_level.dispose()
+    by_driver.dispose()
 
 
 class FakeCursor:
@@ -156,6 +195,31 @@ def test_every_parameter_style(
     assert f"(CURRENT_TIMESTAMP, {placeholders})" in statement
     assert statement.startswith('INSERT INTO "shop"."outbox" ')
     assert given == parameters
+
+
+@pytest.mark.parametrize(
+    ("said", "is_refused"),
+    [
+        ({"autocommit": True}, True),
+        ({"autocommit": True, "in_transaction": False}, True),
+        ({"autocommit": True, "in_transaction": True}, False),  # mysql.connector
+        ({"autocommit": True, "_in_transaction": True}, False),  # pg8000
+        ({"autocommit": True, "server_status": 3}, False),  # mariadb
+        ({"autocommit": True, "server_status": 2}, True),
+        ({"autocommit": False}, False),
+        ({"autocommit": print}, False),  # a method, as of mysqlclient
+        ({}, False),
+    ],
+)
+def test_a_driver_that_commits_by_itself_is_refused(
+    driver: types.ModuleType, said: dict[str, Any], is_refused: bool
+) -> None:
+    driver.paramstyle = "format"  # type: ignore[attr-defined]
+    connection = FakeConnection()
+    vars(connection).update(said)
+    with pytest.raises(NoTransaction) if is_refused else nullcontext():
+        Stasher().stash(connection, RECORD)
+    assert bool(connection.executed) is not is_refused
 
 
 def test_a_driver_that_hides_its_style_is_told(driver: types.ModuleType) -> None:
