@@ -76,7 +76,11 @@ class OutboundStasher:
                 "payload must be committed before its id"
             )
         if primary.autocommit and primary.info.transaction_status == TransactionStatus.IDLE:
-            raise NoTransaction
+            raise NoTransaction(
+                "the primary connection is in autocommit mode, with no transaction: the ids would "
+                "be published whatever becomes of your other changes. Begin a transaction "
+                "(`with connection.transaction():`), then stash"
+            )
         with outbound.transaction():
             message_ids = self._stasher.stash_returning(outbound, records)
         if message_ids:

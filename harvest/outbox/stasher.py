@@ -190,7 +190,9 @@ class Stasher:
     @staticmethod
     def _values(target: Adapter, record: OutboxRecord, text: tuple[bool, bool]) -> list[Any]:
         convert = _as_text if target.arrays else _as_is
-        names: Any = [name for name, _ in record.headers]
+        names: Any = [
+            _as_text(name, "a header's name", "leave it out") for name, _ in record.headers
+        ]
         values: Any = [
             _as_text(value, f"headers, {name!r}", "headers are text in this table")
             for name, value in record.headers
@@ -215,22 +217,27 @@ def _as_text(value: str | bytes, field: str, hint: str) -> str:
             raise InvalidRecord(text) from None
     if "\x00" in value:
         raise InvalidRecord(f"{field} holds a NUL, which a text column cannot store: {hint}")
+    _encoded(value, field)
     return value
 
 
 def _as_bytes(value: str | bytes, field: str, hint: str) -> bytes:
     del hint
-    if isinstance(value, bytes):
-        return value
+    return value if isinstance(value, bytes) else _encoded(value, field)
+
+
+def _as_is(value: str | bytes, field: str, hint: str) -> str | bytes:
+    del hint
+    if isinstance(value, str):
+        _encoded(value, field)
+    return value
+
+
+def _encoded(value: str, field: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError as error:
         raise InvalidRecord(f"{field} has no UTF-8 form ({error}): give bytes") from None
-
-
-def _as_is(value: str | bytes, field: str, hint: str) -> str | bytes:
-    del field, hint
-    return value
 
 
 def _unchanged(record: OutboxRecord) -> OutboxRecord:

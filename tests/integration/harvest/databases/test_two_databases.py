@@ -73,7 +73,7 @@ def test_connections_that_would_write_in_the_wrong_order(bench: TwoDatabasesBenc
             STASHER.stash(primary, outbound, record("v"))
         outbound.rollback()
         primary.autocommit = True
-        with pytest.raises(NoTransaction):
+        with pytest.raises(NoTransaction, match="the primary connection is in autocommit"):
             STASHER.stash(primary, outbound, record("v"))
 
 

@@ -259,6 +259,11 @@ def test_text_and_bytes_are_converted_to_what_the_column_is(
     [
         (OutboxRecord("t", b"\xff", "v"), "key is not UTF-8.*BYTEA"),
         (OutboxRecord("t", "k", "a\x00b"), "value holds a NUL.*BYTEA"),
+        (OutboxRecord("t", "\ud800", "v"), "key has no UTF-8 form.*give bytes"),
+        (OutboxRecord("t", "k", "\ud800"), "value has no UTF-8 form"),
+        (OutboxRecord("t", "k", "v", {"h": "\ud800"}), "headers, 'h' has no UTF-8 form"),
+        (OutboxRecord("t", "k", "v", {"\ud800": "h"}), "a header's name has no UTF-8 form"),
+        (OutboxRecord("t", "k", "v", {"a\x00": "h"}), "a header's name holds a NUL"),
         (OutboxRecord("t", "k", "v", {"h": b"\xff"}), "headers, 'h' is not UTF-8"),
     ],
 )
@@ -270,6 +275,14 @@ def test_what_a_text_column_cannot_hold_is_refused(record: OutboxRecord, text: s
 def test_an_empty_value_is_no_tombstone(sqlite: sqlite3.Connection) -> None:
     Stasher().stash_many(sqlite, [OutboxRecord("t", "", ""), OutboxRecord("t", "k", None)])
     assert [row[1:3] for row in rows(sqlite)] == [("", ""), ("k", None)]
+
+
+def test_text_without_a_utf8_form_is_refused_before_a_driver_sees_it(
+    sqlite: sqlite3.Connection,
+) -> None:
+    with pytest.raises(InvalidRecord, match="key has no UTF-8 form"):
+        Stasher().stash(sqlite, OutboxRecord("t", "\ud800", "v"))
+    assert rows(sqlite) == []
 
 
 def test_sqlite_keeps_bytes_as_they_are(sqlite: sqlite3.Connection) -> None:
