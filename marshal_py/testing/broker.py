@@ -143,7 +143,10 @@ class TestBroker:
         partition: int | None = None,
         headers: Mapping[str, bytes | str] | None = None,
     ) -> None:
-        """Write messages to a topic, in this order, and wait until they are there."""
+        """Write messages to a topic, in this order, and wait until they are there.
+
+        Raises `InvalidArgument` for what the topic does not take, `ClaimTimeout`.
+        """
         self.create_topic(topic)
         problems: list[KafkaError] = []
 
@@ -161,12 +164,19 @@ class TestBroker:
                 on_delivery=on_delivery,
                 **where,
             )
-        self._producer.flush(_ANSWER_S)
+        left = self._producer.flush(_ANSWER_S)
+        if left:
+            raise ClaimTimeout(
+                f"topic {topic!r}: {left} messages were not there within {_ANSWER_S:g} s"
+            )
         if problems:
             raise InvalidArgument(f"topic {topic!r} did not take a message: {problems[0].str()}")
 
     def messages(self, topic: str) -> list[Message]:
-        """Return all that is in a topic now, partition by partition: what a handler has sent."""
+        """Return all that is in a topic now, partition by partition: what a handler has sent.
+
+        Raises `ClaimTimeout`.
+        """
         self.create_topic(topic)
         consumer: Any = connect(
             KafkaConsumer,
@@ -184,6 +194,8 @@ class TestBroker:
                         found[message.partition()].append(message)
                     elif error.code() == KafkaError._PARTITION_EOF:
                         left.discard(message.partition())
+            if left:
+                raise ClaimTimeout(f"topic {topic!r} was not read within {_ANSWER_S:g} s")
             return [message for p in sorted(found) for message in found[p]]
         finally:
             consumer.close()

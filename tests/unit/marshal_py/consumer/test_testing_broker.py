@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from marshal_py.errors import ClaimTimeout
 from marshal_py.protocol.slots import slot_of, slots_cell
 from marshal_py.testing import broker
 
@@ -54,3 +55,38 @@ def test_a_partition_of_which_others_have_every_slot_is_theirs(
 ) -> None:
     found = consumer_of([0, 1, 2], [(OTHER, n) for n in others], partitions=2)
     assert broker._is_done(found) is is_done
+
+
+class Silent:
+    """A producer, or a consumer, of brokers that do not answer any more."""
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        del timeout
+        there = SimpleNamespace(error=None, partitions={0: None})
+        return SimpleNamespace(topics={topic: there})
+
+    def produce(self, *about: Any, **more: Any) -> None: ...
+
+    def flush(self, timeout_s: float) -> int:
+        del timeout_s
+        return 2
+
+    def assign(self, places: list[Any]) -> None: ...
+
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        del count, timeout_s
+        return []
+
+    def close(self) -> None: ...
+
+
+def test_what_was_not_written_or_read_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "_ANSWER_S", 0.0)
+    monkeypatch.setattr(broker, "connect", lambda *_: Silent())
+    asked = broker.TestBroker("127.0.0.1:1")
+    asked._producer = Silent()
+    monkeypatch.setattr(asked, "create_topic", lambda topic: topic)
+    with pytest.raises(ClaimTimeout, match="2 messages were not there"):
+        asked.send("t", b"1", b"2")
+    with pytest.raises(ClaimTimeout, match="was not read"):
+        asked.messages("t")
