@@ -29,6 +29,7 @@ _DEADLOCK: Final = 1213
 _NO_TABLE: Final = 1146
 _UNUSABLE: Final = {1044, 1054, 1142, 1143, 1227}  # no such column, no privilege
 _BROKEN: Final = {1053, 1927, 2006, 2013, 2014}
+_READ_ONLY: Final = {1290, 1792, 1836}
 _ATTEMPTS: Final = 5
 _TERMS: Final = 1_000
 """How many conditions a statement has: the optimizer gives up on very many."""
@@ -374,6 +375,9 @@ class MysqlTable:
             if code in _UNUSABLE:
                 text = f"the table {self._table} cannot be used: {said}; run `harvest check`"
                 raise SchemaError(text) from error
+            if code in _READ_ONLY:
+                self.close()  # the next connection finds the primary, if there is one
+                raise StoreUnavailable(f"the database is read-only: {said}") from error
             gone = self._connection is not None and not self._connection.open
             if gone or isinstance(error, pymysql.InterfaceError) or code in _BROKEN:
                 self.close()

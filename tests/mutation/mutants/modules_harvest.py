@@ -1184,6 +1184,16 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "who finds MariaDB read-only connects anew",
+        "harvest.databases.mysql.table",
+        "integration/harvest/databases/test_mariadb.py::test_who_finds_the_database_read_only_connects_anew",
+        (
+            "MysqlTable._errors",
+            "if code in _READ_ONLY:\n                self.close()",
+            "if code in _READ_ONLY:",
+        ),
+    ),
+    noticed(
         "what HTTP is asked ends when its sink is closed",
         f"{HTTP}.exchange",
         "integration/harvest/sinks/test_http.py::test_a_request_that_is_under_way_breaks_off[False]",

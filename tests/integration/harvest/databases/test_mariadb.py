@@ -261,6 +261,30 @@ def test_a_stash_without_a_transaction_is_refused(mariadb_database: str) -> None
         connection.rollback()
 
 
+def test_who_finds_the_database_read_only_connects_anew(mariadb_database: str) -> None:
+    """It has failed over, and the connection is still to what was the primary."""
+    MysqlMarkStore(mariadb_database, "outbox").init()
+    database = mariadb_database.rpartition("/")[2]
+    store = MysqlMarkStore(mariadb_database.replace("root@", "writer@"), "outbox")
+    with connect(mariadb_database, autocommit=True) as connection:
+        execute(connection, "CREATE USER IF NOT EXISTS 'writer'@'127.0.0.1'")
+        execute(connection, f"GRANT ALL ON `{database}`.* TO 'writer'@'127.0.0.1'")
+        connection.begin()
+        Stasher().stash(connection, OutboxRecord("t", "k", "v"))
+        connection.commit()
+        store.connect()
+        before = store._thread_id
+        execute(connection, "SET GLOBAL read_only = 1")
+        try:
+            with pytest.raises(StoreUnavailable, match="the database is read-only"):
+                store.mark(TERM, 0, 10, 60_000)
+        finally:
+            execute(connection, "SET GLOBAL read_only = 0")
+    assert [row.value for row in store.mark(TERM, 1, 10, 60_000)] == [b"v"]
+    assert store._thread_id != before
+    store.close()
+
+
 def test_without_the_privilege_to_see_transactions_range_mode_is_refused(
     mariadb_database: str,
 ) -> None:
