@@ -96,7 +96,7 @@ def differences(before: Source, now: Source, *, promoted_at: int | None = None) 
     `promoted_at`: how far the log of the server's earlier timelines goes, which it has in full:
     where it was promoted. None: not known.
     """
-    if before.server != now.server:
+    if before.server and before.server != now.server:
         return f"it is another server: {now.server or 'unknown'} and not {before.server}"
     if now.visit < before.visit or (now.visit == before.visit and now.token != before.token):
         return (

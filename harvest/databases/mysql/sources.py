@@ -8,7 +8,7 @@ from typing import Any, Final
 from harvest.core.source import Source
 from harvest.databases.mysql.table import MysqlTable
 from harvest.databases.registrations import CREATE_REGISTRATION, INSERT_REGISTRATION, Registrations
-from harvest.errors import HarvestError
+from harvest.errors import SchemaError
 
 __all__ = ["MysqlSources"]
 
@@ -32,7 +32,7 @@ class MysqlSources(MysqlTable, Registrations):
         for expression in expressions if self._server_sql is None else (self._server_sql,):
             try:
                 ((name,),) = self._execute(f"SELECT {expression}")
-            except HarvestError:
+            except SchemaError:  # it does not know that; no answer says nothing
                 continue
             self._server_sql = expression
             return name.decode() if isinstance(name, bytes) else str(name)
@@ -50,7 +50,7 @@ class MysqlSources(MysqlTable, Registrations):
                     "WHERE name = CONCAT(COALESCE(%s, DATABASE()), '/', %s)",
                     (schema, table),
                 )
-            except HarvestError:
+            except SchemaError:
                 continue
             return str(found[0][0]) if found else ""
         return ""

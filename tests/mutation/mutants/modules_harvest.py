@@ -1184,6 +1184,34 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a server of MariaDB that does not answer is not one without a name",
+        "harvest.databases.mysql.sources",
+        "unit/harvest/databases/test_mysql_sources.py::test_a_server_that_does_not_answer_is_not_one_without_a_name",
+        ("MysqlSources._first", "except SchemaError:", "except Exception:"),
+    ),
+    noticed(
+        "a table of MariaDB whose server does not answer is no other",
+        "harvest.databases.mysql.sources",
+        "unit/harvest/databases/test_mysql_sources.py::test_a_server_that_does_not_answer_has_no_other_table",
+        ("MysqlSources._table_number", "except SchemaError:", "except Exception:"),
+    ),
+    noticed(
+        "what MariaDB does not know is no broken connection",
+        "harvest.databases.mysql.table",
+        "integration/harvest/databases/test_mariadb.py::test_a_connection_that_breaks_off_is_no_other_server",
+        ("", "1143, 1193, 1227}", "1143, 1227}"),
+    ),
+    noticed(
+        "a server whose name was not known is no other",
+        "harvest.core.source",
+        "unit/harvest/core/test_source.py::test_a_server_whose_name_was_not_known_is_no_other",
+        (
+            "differences",
+            "before.server and before.server != now.server",
+            "before.server != now.server",
+        ),
+    ),
+    noticed(
         "who finds MariaDB read-only connects anew",
         "harvest.databases.mysql.table",
         "integration/harvest/databases/test_mariadb.py::test_who_finds_the_database_read_only_connects_anew",

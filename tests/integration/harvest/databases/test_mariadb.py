@@ -261,6 +261,22 @@ def test_a_stash_without_a_transaction_is_refused(mariadb_database: str) -> None
         connection.rollback()
 
 
+@pytest.mark.parametrize("store_class", [MysqlMarkStore, MysqlRangeStore])
+def test_a_connection_that_breaks_off_is_no_other_server(
+    mariadb_database: str, store_class: type[MysqlMarkStore] | type[MysqlRangeStore]
+) -> None:
+    with closing(store_class(mariadb_database, "outbox")) as store:
+        store.init()
+        facts = store.facts()
+        assert facts.server
+        assert bool(facts.sequence) is (store_class is MysqlRangeStore)
+        with connect(mariadb_database) as connection:
+            execute(connection, f"KILL CONNECTION {store._thread_id}")
+        with pytest.raises(StoreUnavailable):
+            store.facts()
+        assert store.facts() == facts
+
+
 def test_who_finds_the_database_read_only_connects_anew(mariadb_database: str) -> None:
     """It has failed over, and the connection is still to what was the primary."""
     MysqlMarkStore(mariadb_database, "outbox").init()

@@ -40,6 +40,13 @@ def test_what_goes_on(now: Source) -> None:
     assert differences(BEFORE, now) is None
 
 
+def test_a_server_whose_name_was_not_known_is_no_other() -> None:
+    """Its last visit has to be there all the same."""
+    before = replace(BEFORE, server="")
+    assert differences(before, BEFORE) is None
+    assert differences(before, replace(BEFORE, visit=6)) is not None
+
+
 @pytest.mark.parametrize(
     ("now", "said"),
     [

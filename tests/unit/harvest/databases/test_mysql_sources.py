@@ -21,11 +21,11 @@ class Server(MysqlSources):
         self._marked = marked
         self.asked: list[str] = []
         self.changed: list[str] = []
-        self.fails = False
+        self.silent: str | None = None
 
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
         self.asked.append(statement)
-        if self.fails:
+        if self.silent is not None and self.silent in statement:
             raise StoreUnavailable("no answer")
         for text, answer in self.known.items():
             if text in statement:
@@ -58,6 +58,25 @@ def test_what_a_server_does_not_know_is_asked_once() -> None:
     server.asked.clear()
     assert server.facts().server == "u"
     assert server.asked == ["SELECT @@server_uid"]
+
+
+def test_a_server_that_does_not_answer_is_not_one_without_a_name() -> None:
+    """It was taken for one, that was written down, and all that came after was another server."""
+    server = Server(("@@server_uid", b"u"), ("@@hostname", "host:3306"), marked=True)
+    server.silent = "@@server_uid"
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            server.facts()
+        server.silent = "nothing"
+        assert server.facts().server == "u"
+        server.silent = "SELECT"
+
+
+def test_a_server_that_does_not_answer_has_no_other_table() -> None:
+    server = Server(("@@server_uuid", b"u"), ("innodb_sys_tables", 7), marked=False)
+    server.silent = "innodb_tables"
+    with pytest.raises(StoreUnavailable):
+        server.facts()
 
 
 @pytest.mark.parametrize(
