@@ -104,6 +104,8 @@ class Case:
     log_before: dict[int, list[Record]] = field(default_factory=dict)
     """What was lost, of which records that were on their way may have arrived in this one, and
     processes that stood still may tell."""
+    text_log: dict[int, list[Record]] = field(default_factory=dict)
+    """The coordination topic of version 1."""
     quiet_bound_s: float = 30.0
     takeover_slack_s: float = 1.0
 
@@ -669,6 +671,7 @@ def _version_1(case: Case, verdict: Verdict) -> None:
                     claim.first, claim.last = min(claim.first, after), before
     delivered = again = 0
     window_ns = 2 * case.interval_ms * 1_000_000
+    brought_back = _brought_back(case.text_log)
     for p, records in case.topics["text"].items():
         seen: set[int] = set()
         movable: set[int] = set()
@@ -684,7 +687,7 @@ def _version_1(case: Case, verdict: Verdict) -> None:
                 verdict.add("not in order", f"text/{p}, {claim.process} from {offsets[0]} on")
             repeated = seen & set(offsets)
             again += len(repeated)
-            if not repeated <= movable:
+            if not repeated <= movable and offsets[0] not in brought_back[p]:
                 late = sorted(repeated - movable)
                 verdict.add("came again too late", f"text/{p}, {claim.process}: {late}")
             seen |= set(offsets)
@@ -694,6 +697,28 @@ def _version_1(case: Case, verdict: Verdict) -> None:
     verdict.figures["text_delivered"] = delivered
     verdict.figures["text_delivered_again"] = again
     verdict.figures["text_claims"] = sum(map(len, claims.values()))
+
+
+def _brought_back(log: dict[int, list[Record]]) -> dict[int, set[int]]:
+    """Positions to which a client set a partition back that another one had got further in.
+
+    Its heartbeat was late, and its clock ahead, so that it counted (INTEROP.md §5, 6).
+    """
+    found: dict[int, set[int]] = defaultdict(set)
+    furthest: dict[int, tuple[int, str]] = {}
+    for records in log.values():
+        for record in records:
+            if not (record.value or b"").startswith(b"Heartbeat/"):
+                continue
+            *_, client, _, topic, p, offset = record.value.decode().split("/")
+            if topic != "text":
+                continue
+            position, (most, who) = int(offset), furthest.get(int(p), (-1, ""))
+            if position < most and client != who:
+                found[int(p)].add(position)
+            if position >= most:
+                furthest[int(p)] = position, client
+    return found
 
 
 def _takeovers(case: Case, tenures: dict[Cell, dict[int, _Tenure]], verdict: Verdict) -> None:

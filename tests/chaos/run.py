@@ -340,6 +340,7 @@ def _collect(stage: Stage) -> Case:
         truth=[(row, key, seq) for row, key, seq in truth],
         maria_truth=[(row, key, seq) for row, key, seq in stage.ask_maria("SELECT * FROM truth")],
         received=stage.receiver.received,
+        text_log=read_topic(config.direct, config.text_log),
         quiet_bound_s=QUIET_BOUND_S,
     )
 
@@ -347,7 +348,7 @@ def _collect(stage: Stage) -> Case:
 def _keep_logs(stage: Stage, case: Case) -> None:
     """Write the coordination logs as the brokers have them, for whoever wants to judge them."""
     config = stage.config
-    logs = [("marshal", case.log), ("text", read_topic(config.direct, config.text_log))]
+    logs = [("marshal", case.log), ("text", case.text_log)]
     logs += [(f"claims-{number}", era.log) for number, era in enumerate(case.claims)]
     for name, log in logs:
         with (Path(config.folder) / f"{name}.log.jsonl").open("w") as file:

@@ -548,6 +548,18 @@ def test_claims_without_epochs_are_judged_by_what_their_holders_were_told(
     assert _kinds(_version_1(*deliveries)) == kinds
 
 
+@pytest.mark.parametrize(("client", "is_fine"), [("text-1", True), ("text-0", False)])
+def test_a_late_heartbeat_of_another_sets_a_partition_back(client: str, is_fine: bool) -> None:
+    case = _version_1(*_A, ("text-0", 3_100, 2, True), *_LATE, *_B)
+    values = [
+        "ClaimingPartition/1/100/i-0/text-0/text/text/0",
+        "Heartbeat/1/100/i-0/text-0/text/text/0/3",
+        f"Heartbeat/1/700/i/{client}/text/text/0/0",
+    ]
+    case.text_log = {0: [Record(n, None, value.encode()) for n, value in enumerate(values)]}
+    assert _kinds(case) == (set() if is_fine else {"came again too late"})
+
+
 def test_a_process_that_starts_again_has_other_claims() -> None:
     case = _version_1(*_A, *_B)
     case.histories["text-0"] += [["start", 2, "i-2"], *case.histories.pop("text-1")[1:]]
