@@ -283,7 +283,7 @@ _RELAYED = (
     _relayed(
         "sinks.http.exchange",
         "a connection that has not answered is not used again",
-        "Connection.exchange",
+        "Connection._exchange",
         "self._reusable = False\n",
         "self._reusable = True\n",
     ),
