@@ -94,7 +94,9 @@ class AsyncConsumer(Generic[V]):
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """See `Consumer.close`. Cancelled, it goes on in the background."""
-        mine = self._reader is asyncio.current_task() and not self._others_ack
+        reader = self._reader
+        mine = reader is not None and (reader is asyncio.current_task() or reader.done())
+        mine = mine and not self._others_ack
         undo = self._take_sigterm_undo()
         try:
             await call_in_thread(partial(self._core.close, timeout_s, mine=mine))

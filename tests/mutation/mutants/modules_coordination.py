@@ -749,6 +749,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("AsyncConsumer.poll", "messages.leave()  # an error would keep it", "pass"),
     ),
     noticed(
+        "close does not wait for a task that has ended",
+        f"{CONSUMER}.aio",
+        f"{OF_CONSUMER}/test_aio.py::test_who_closes_does_not_wait_for_a_task_that_has_ended",
+        ("AsyncConsumer.close", " or reader.done())", ")"),
+    ),
+    noticed(
         "close waits for what other tasks acknowledge",
         f"{CONSUMER}.aio",
         f"{OF_CONSUMER}/test_aio.py::test_who_closes_waits_for_what_other_tasks_acknowledge",

@@ -106,6 +106,43 @@ def test_a_poll_that_is_cancelled_leaves_the_loop(mock_kafka: TestBroker, run: R
     run(main())
 
 
+@pytest.mark.parametrize("how", ["poll", "messages"])
+def test_who_closes_does_not_wait_for_a_task_that_has_ended(
+    mock_kafka: TestBroker, run: Run, how: str
+) -> None:
+    async def main() -> None:
+        consumer = consumer_of(mock_kafka)
+        works = asyncio.Event()
+
+        async def work() -> None:
+            if how == "poll":
+                await consumer.poll(30)
+                works.set()
+                await asyncio.Event().wait()
+            async for _ in consumer:
+                works.set()
+                await asyncio.Event().wait()
+
+        async with AsyncMarshal(mock_kafka.config, group_id="g") as looks_on:
+            task = asyncio.create_task(work())
+            await works.wait()
+            task.cancel()
+            await asyncio.wait([task])  # its error has the loop
+            waits: list[float] = []
+            close = consumer.sync._core.assignment.close
+
+            def told(wait_s: float, *how: Any, **release: bool) -> None:
+                waits.append(wait_s)
+                close(wait_s, *how, **release)
+
+            consumer.sync._core.assignment.close = told  # type: ignore[assignment,method-assign]
+            await consumer.close(60)
+            assert waits == [0.0]
+            until(lambda: position_of(looks_on) == 0)
+
+    run(main())
+
+
 def test_a_loop_that_is_left_holds_nothing(mock_kafka: TestBroker, run: Run) -> None:
     async def main() -> None:
         async with consumer_of(mock_kafka) as consumer:
@@ -144,7 +181,7 @@ def test_who_closes_waits_for_what_other_tasks_acknowledge(
         at_once, closes = asyncio.Event(), asyncio.Event()
         at_once.set()
         async with AsyncMarshal(mock_kafka.config, group_id="g") as looks_on:
-            tasks = []
+            tasks: list[asyncio.Task[None]] = []
             async for message in consumer:
                 when = closes if tasks else at_once
                 tasks.append(asyncio.create_task(acknowledge(message, when)))
@@ -158,7 +195,7 @@ def test_who_closes_waits_for_what_other_tasks_acknowledge(
                 close(*how, **release)
 
             loop = asyncio.get_running_loop()
-            consumer.sync._core.assignment.close = told  # type: ignore[method-assign]
+            consumer.sync._core.assignment.close = told  # type: ignore[assignment,method-assign]
             await consumer.close(60)
             await tasks[1]
             until(lambda: position_of(looks_on) == 2)
