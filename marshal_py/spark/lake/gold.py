@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -75,19 +75,36 @@ WITH hours AS (
     min(offset) AS low
   FROM {published} WHERE day BETWEEN date_sub({day}, {days}) AND {day}
   GROUP BY ALL
+  UNION ALL
+  SELECT topic, partition, date_trunc('HOUR', max(at)), max(offset) + 1, min(offset)
+  FROM {published} WHERE day < date_sub({day}, {days})
+  GROUP BY topic, partition
 ), ends AS (
   SELECT m.at, topic, partition,
     coalesce(max(upto) FILTER (WHERE r.hour < m.at), min(low)) AS end_offset
   FROM moments AS m CROSS JOIN records AS r
   GROUP BY m.at, topic, partition
+), steps AS (
+  SELECT group_id, topic, partition, at, day,
+    greatest(coalesce(next_offset, 0), coalesce(claimed_offset, 0)) AS position
+  FROM {positions}
+), held AS (
+  SELECT DISTINCT group_id, topic, partition FROM {claims}
+  WHERE (day IS NULL OR day >= {day}) AND (from_at IS NULL OR from_at < date_add({day}, 1))
 ), cells AS (
   SELECT group_id,
     coalesce(nullif(regexp_extract(topic, '{slots}', 1), ''), topic) AS topic,
     coalesce(try_cast(regexp_extract(topic, '{slots}', 2) AS bigint), partition) AS partition,
-    topic AS cell_topic, partition AS cell_partition, at,
-    greatest(coalesce(next_offset, 0), coalesce(claimed_offset, 0)) AS position
-  FROM {positions}
-  WHERE day IS NULL OR day BETWEEN date_sub({day}, {days}) AND date_add({day}, {days})
+    topic AS cell_topic, partition AS cell_partition, at, position
+  FROM (
+    SELECT group_id, topic, partition, at, position FROM steps
+    WHERE day IS NULL OR day BETWEEN date_sub({day}, {days}) AND date_add({day}, {days})
+    UNION ALL
+    SELECT group_id, topic, partition, max(at) AS at, max_by(position, at) AS position
+    FROM steps LEFT SEMI JOIN held USING (group_id, topic, partition)
+    WHERE day < date_sub({day}, {days})
+    GROUP BY group_id, topic, partition
+  )
 ), seen AS (
   SELECT m.at, group_id, topic, partition, max_by(position, c.at) AS position
   FROM moments AS m JOIN cells AS c ON c.at < m.at
@@ -101,6 +118,7 @@ SELECT e.at AS hour, p.group_id, e.topic, e.partition, e.end_offset, p.position,
 FROM ends AS e JOIN positions AS p
   ON e.at = p.at AND e.topic = p.topic AND e.partition = p.partition
 """
+"""What is held stays where it was, and a topic ends where it did, however long nothing moved."""
 
 _LEADERSHIP: Final = """
 WITH terms AS (
@@ -207,11 +225,11 @@ def write_gold(
     lag = fill(_LAG, days=str(late_days), slots=SLOTS)
     of_log = {
         "gold.groups": sql(_GROUPS, "claims", "takeovers", "rejections", "anomalies"),
-        "gold.lag": sql(lag, "positions", published=published),
+        "gold.lag": sql(lag, "positions", "claims", published=published),
         "gold.leadership": sql(_LEADERSHIP, "claims"),
     }
 
-    def of_deliveries() -> None:
+    def of_deliveries() -> dict[str, int]:
         deliveries()
         added = pool.submit(
             _add_findings,
@@ -222,14 +240,14 @@ def write_gold(
             lifetime_days,
         )
         lake.replace_day("gold.outboxes", sql(_OUTBOXES, "deliveries"), day)
-        added.result()
+        return added.result()
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of it is waiting for small jobs
-        done = [pool.submit(of_deliveries)]
-        done += [pool.submit(lake.replace_day, *table, day) for table in of_log.items()]
-        for each in done:
+        found = pool.submit(of_deliveries)
+        done = [pool.submit(lake.replace_day, *table, day) for table in of_log.items()]
+        for each in (found, *done):
             each.result()
-    gates = _gates(spark, lake, day, expectations)
+    gates = _gates(spark, lake, day, expectations, found.result())
     rows = spark.createDataFrame(
         [(*gate, day) for gate in gates],
         "name string, found double, `limit` double, met boolean, day date",
@@ -240,7 +258,8 @@ def write_gold(
 
 def _add_findings(
     spark: SparkSession, lake: Lake, found: Any, day: dt.date, lifetime_days: int
-) -> None:
+) -> dict[str, int]:
+    """Add those that are not there yet; return how many of each kind there are now."""
     from pyspark.sql import functions as F
 
     now = dt.datetime.now(dt.UTC)
@@ -249,35 +268,38 @@ def _add_findings(
         {"found_at": F.lit(now), "expires_on": F.lit(expires)}
     )
     if not lake.exists(spark, "gold.findings"):
-        lake.replace("gold.findings", found.limit(0), None)
+        # Another run may have made it by now, and added what it found.
+        lake.append("gold.findings", found.limit(0))
     columns = [column.name for column in LAKE_TABLES["gold.findings"]]
     found = found.select(columns).persist()
     try:
-        if not found.isEmpty():
+        counted = found.groupBy("kind").count().collect()
+        if counted:
             path = table_name(lake.path("gold.findings"))
             spark.sql(fill(_ADD_FINDINGS, path=path, day=date_literal(day)), found=found)
     finally:
         found.unpersist()
+    return {row["kind"]: row["count"] for row in counted}
 
 
 def _gates(
-    spark: SparkSession, lake: Lake, day: dt.date, wanted: Expectations
+    spark: SparkSession,
+    lake: Lake,
+    day: dt.date,
+    wanted: Expectations,
+    kinds: Mapping[str, int],
 ) -> list[Expectation]:
-    """What was expected, and what the day's tables say."""
+    """What was expected, and what the day's tables say.
+
+    `kinds`: of findings, how many there are now. The table of them has those of earlier runs too,
+    whose records may have come since.
+    """
 
     def one(table: str, what: str) -> float | None:
         of_day = lake.frame(spark, table).filter(f"day = DATE '{day}'")
         value = spark.sql(f"SELECT {what} FROM {{of_day}}", of_day=of_day).collect()[0][0]  # noqa: S608
         return None if value is None else float(value)
 
-    kinds = {
-        row["kind"]: row["count"]
-        for row in lake.frame(spark, "gold.findings")
-        .filter(f"day = DATE '{day}'")
-        .groupBy("kind")
-        .count()
-        .collect()
-    }
     always = ("lost", "duplicated", "disordered", "altered", "unexpected")
     gates = [
         Expectation(f"findings: {kind}", float(kinds.get(kind, 0)), 0.0, not kinds.get(kind))

@@ -1,0 +1,552 @@
+"""What a day's tables say of rows that are given, without Kafka; most without a table on a disk."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from marshal_py.protocol.slots import slot_of_key
+from marshal_py.spark.lake import gold
+from marshal_py.spark.lake.deliveries import write_deliveries
+from marshal_py.spark.lake.gold import (
+    _FINDINGS,
+    _GROUPS,
+    _LAG,
+    _LEADERSHIP,
+    _OUTBOXES,
+    Expectations,
+    write_gold,
+)
+from marshal_py.spark.lake.sql import SLOTS, date_literal, fill, time_literal
+from marshal_py.spark.lake.tables import LAKE_TABLES, Lake, spark_types
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY = dt.date(2026, 3, 1)
+BOX = "shop/outbox"
+Values = dict[str, Any]
+
+
+def at(hour: float = 0, *, days: int = 0, ms: int = 0) -> dt.datetime:
+    """A moment of the day, or of another one."""
+    midnight = dt.datetime.combine(DAY, dt.time(), dt.UTC)
+    return midnight + dt.timedelta(days=days, hours=hour, milliseconds=ms)
+
+
+class Tables:
+    """Tables that are given as rows; what is written into one is kept."""
+
+    def __init__(self, spark: SparkSession, **tables: list[Values]) -> None:
+        self.spark = spark
+        self._rows = {name.replace("__", "."): rows for name, rows in tables.items()}
+        self.written: list[Values] = []
+
+    def frame(self, _spark: object, table: str) -> DataFrame:
+        columns = LAKE_TABLES[table]
+        rows = [tuple(row.get(c.name) for c in columns) for row in self._rows.get(table, [])]
+        return self.spark.createDataFrame(rows, spark_types(columns))
+
+    def replace_day(self, _table: str, frame: DataFrame, _day: dt.date) -> None:
+        self.written = [row.asDict() for row in frame.collect()]
+
+    def ask(self, query: str, *names: str, as_of: dt.datetime | None = None) -> list[Values]:
+        """The rows of a query of gold, by the tables of silver that it reads."""
+        values = {"day": date_literal(DAY), "as_of": time_literal(as_of or at(days=2))}
+        query = fill(query, **values, days="1", slots=SLOTS)
+        frames = {name: self.frame(None, f"silver.{name}") for name in names}
+        if "{published}" in query:
+            frames["published"] = self.frame(None, "bronze.published")
+        found = self.spark.sql(query, **cast(Any, frames)).collect()
+        return sorted((row.asDict() for row in found), key=repr)
+
+    def found(self) -> DataFrame:
+        """The findings of the day."""
+        frames = {name: self.frame(None, f"silver.{name}") for name in ("deliveries", "anomalies")}
+        return self.spark.sql(fill(_FINDINGS, day=date_literal(DAY)), **cast(Any, frames))
+
+
+# Deliveries
+
+
+def row(id: int, created: dt.datetime, **more: Any) -> Values:
+    given = {"outbox": BOX, "id": id, "at": created, "topic": "t", "key": b"k", "value": b"v"}
+    return given | {"day": created.date()} | more
+
+
+def record(id: int, offset: int, published: dt.datetime, **more: Any) -> Values:
+    given = {"outbox": BOX, "id": id, "topic": "t", "partition": 0, "offset": offset, "key": b"k"}
+    return given | {"at": published, "value": b"v", "headers": [], "day": published.date()} | more
+
+
+def claim(first: int | None, last: int, **more: Any) -> Values:
+    given = {"group_id": "g", "topic": "t", "partition": 0, "client_id": "c", "epoch": 1}
+    return given | {"first_offset": first, "last_offset": last} | more
+
+
+def delivered(
+    spark: SparkSession,
+    rows: list[Values],
+    records: list[Values],
+    claims: list[Values] | None = None,
+    *,
+    as_of: dt.datetime | None = None,
+) -> dict[int, Values]:
+    """The deliveries of the day, by id."""
+    tables = Tables(
+        spark, bronze__outbox_rows=rows, bronze__published=records, silver__claims=claims or []
+    )
+    write_deliveries(
+        spark, cast(Lake, tables), DAY, as_of=as_of or at(days=2), grace_s=3_600, late_days=1
+    )
+    ids = [each["id"] for each in tables.written]
+    assert len(set(ids)) == len(ids)
+    return {each["id"]: each for each in tables.written}
+
+
+def test_a_row_is_of_the_day_it_was_inserted_on_and_its_record_may_come_a_day_later(
+    spark: SparkSession,
+) -> None:
+    found = delivered(
+        spark,
+        [
+            row(1, at()),
+            row(2, at(days=1, ms=-1)),
+            row(3, at(days=1)),  # tomorrow's
+            row(4, at(ms=-1)),  # yesterday's
+            row(5, at(1)),
+            row(6, at(1)),
+        ],
+        [
+            record(1, 0, at(ms=7)),
+            record(2, 1, at(days=2, ms=-1)),
+            record(3, 2, at(days=1)),
+            record(4, 3, at()),
+            record(5, 4, at(ms=-1)),  # its sender's clock is behind
+            record(6, 5, at(days=2)),  # later than it is looked for
+        ],
+    )
+    assert {id: each["status"] for id, each in found.items()} == {
+        1: "delivered",
+        2: "delivered",
+        5: "delivered",
+        6: "lost",
+    }
+    assert {each["day"] for each in found.values()} == {DAY}
+    assert (found[1]["latency_ms"], found[5]["latency_ms"]) == (7, -3_600_001)
+
+
+def test_a_row_without_a_record_is_lost_when_it_is_older_than_the_grace(
+    spark: SparkSession,
+) -> None:
+    rows = [row(1, at(2)), row(2, at(2, ms=1))]
+    found = delivered(spark, rows, [], as_of=at(3))
+    assert {id: each["status"] for id, each in found.items()} == {1: "lost", 2: "pending"}
+
+
+def test_a_record_without_a_row_is_unexpected_where_rows_of_its_outbox_are_known(
+    spark: SparkSession,
+) -> None:
+    other = {"outbox": "shop/other"}
+    found = delivered(
+        spark, [row(1, at(days=-1))], [record(2, 0, at(1)), record(3, 1, at(1), **other)]
+    )
+    assert {id: each["status"] for id, each in found.items()} == {2: "unexpected", 3: "unarchived"}
+
+
+def test_of_copies_the_first_counts_and_order_is_that_of_a_key_in_its_partition(
+    spark: SparkSession,
+) -> None:
+    rows = [row(id, at(), key=key) for id, key in ((1, b"k"), (2, b"k"), (3, b"l"), (4, None))]
+    found = delivered(
+        spark,
+        [*rows, row(5, at(), key=None)],
+        [
+            record(2, 0, at(1)),
+            record(1, 1, at(1, ms=1)),  # behind a later row
+            record(1, 9, at(2)),
+            record(3, 2, at(1), key=b"l"),  # of another key
+            record(5, 3, at(1), key=None),
+            record(4, 4, at(1), key=None),  # without a key there is no order
+        ],
+    )
+    assert [id for id, each in sorted(found.items()) if each["disordered"]] == [1]
+    assert (found[1]["copies"], found[1]["offset"], found[2]["copies"]) == (2, 1, 1)
+
+
+def test_a_record_is_altered_when_a_topic_a_key_or_a_value_is_another(spark: SparkSession) -> None:
+    found = delivered(
+        spark,
+        [
+            row(1, at()),
+            row(2, at()),
+            row(3, at(), value=None),
+            row(4, at()),
+            row(5, at(), key=None),
+        ],
+        [
+            record(1, 0, at(1)),
+            record(2, 0, at(1), topic="u"),
+            record(3, 1, at(1), value=b""),
+            record(4, 2, at(1), key=None),
+            record(5, 3, at(1), key=None),
+        ],
+    )
+    assert {id: each["altered"] for id, each in found.items()} == {
+        1: False,
+        2: True,
+        3: True,
+        4: True,
+        5: False,
+    }
+
+
+def test_who_handled_a_record_is_whose_claim_went_past_it(spark: SparkSession) -> None:
+    ids = range(1, 6)
+    claims = [
+        claim(None, 1, client_id="first", day=DAY),
+        claim(1, 3, client_id="held", day=None),
+        claim(3, 4, client_id="long ago", day=DAY - dt.timedelta(1)),
+        claim(0, 9, partition=1, client_id="elsewhere", day=DAY),
+    ]
+    found = delivered(
+        spark, [row(id, at()) for id in ids], [record(id, id - 1, at(1)) for id in ids], claims
+    )
+    handlers = {id: [h["client_id"] for h in each["handled"]] for id, each in found.items()}
+    assert handlers == {1: ["first"], 2: ["held"], 3: ["held"], 4: [], 5: []}
+
+
+def test_who_handled_a_record_of_a_shared_partition_is_who_had_the_slot_of_its_key(
+    spark: SparkSession,
+) -> None:
+    keys = [b"key-%d" % n for n in range(6)]
+    claims = [
+        claim(0, 9, topic="t/0#2", partition=slot, client_id=f"slot {slot}", day=DAY)
+        for slot in (0, 1)
+    ]
+    rows = [row(n, at(), key=key) for n, key in enumerate(keys)]
+    records = [record(n, n, at(1), key=key) for n, key in enumerate(keys)]
+    found = delivered(spark, rows, records, claims)
+    handlers = [[h["client_id"] for h in found[n]["handled"]] for n in range(6)]
+    assert handlers == [[f"slot {slot_of_key(key, n, 2)}"] for n, key in enumerate(keys)]
+
+
+# Gold
+
+
+def delivery(id: int, status: str, **more: Any) -> Values:
+    given = {"outbox": BOX, "id": id, "status": status, "copies": int(status == "delivered")}
+    created = None if status in ("unexpected", "unarchived") else at()
+    flags = {"altered": False, "disordered": False, "handled": [], "created_at": created}
+    return given | flags | {"topic": "t", "day": DAY} | more
+
+
+def test_an_outbox_is_counted_by_what_became_of_its_rows(spark: SparkSession) -> None:
+    who = {"group_id": "g", "client_id": "c", "epoch": 1, "from_at": None, "until_at": None}
+    tables = Tables(
+        spark,
+        silver__deliveries=[
+            *[delivery(n, "delivered", latency_ms=n) for n in range(1, 101)],
+            delivery(101, "delivered", copies=3, latency_ms=1_000, altered=True, handled=[who]),
+            delivery(102, "lost"),
+            delivery(103, "pending"),
+            delivery(104, "unexpected", copies=1),
+            delivery(105, "lost", day=DAY - dt.timedelta(1)),
+            delivery(1, "unarchived", outbox="shop/other", copies=1, latency_ms=None),
+        ],
+    )
+    unknown, known = tables.ask(_OUTBOXES, "deliveries")
+    assert known == {
+        "outbox": BOX,
+        "rows": 103,
+        "delivered": 101,
+        "records": 104,
+        "lost": 1,
+        "pending": 1,
+        "unexpected": 1,
+        "duplicated": 2,
+        "disordered": 0,
+        "altered": 1,
+        "handled": 1,
+        "latency_p50_ms": 51,
+        "latency_p95_ms": 96,
+        "latency_p99_ms": 100,
+        "latency_max_ms": 1_000,
+        "day": DAY,
+    }
+    assert [unknown[name] for name in ("rows", "lost", "unexpected", "records")] == [
+        None,
+        None,
+        None,
+        1,
+    ]
+
+
+def test_a_group_is_counted_by_what_happened_on_the_day(spark: SparkSession) -> None:
+    before, after = {"day": DAY - dt.timedelta(1)}, {"day": DAY + dt.timedelta(1)}
+
+    def taken(moment: dt.datetime, how: str, silence_ms: int, beat_ms: int | None) -> Values:
+        given = {"group_id": "g", "at": moment, "how": how, "silence_ms": silence_ms}
+        return given | {"first_beat_ms": beat_ms, "day": moment.date()}
+
+    tables = Tables(
+        spark,
+        silver__claims=[
+            claim(0, 1, client_id="a", from_at=at(), day=DAY),
+            claim(0, 1, client_id="b", from_at=at(days=1, ms=-1), day=None),
+            claim(0, 1, client_id="c", from_at=at(ms=-1), **after),  # held all day
+            claim(0, 1, client_id="d", from_at=None, day=DAY),
+            claim(0, 1, client_id="e", from_at=at(days=-1), **before),
+            claim(0, 1, client_id="f", from_at=at(days=1), **after),
+        ],
+        silver__takeovers=[
+            taken(at(), "taken_over", 100, 20),
+            taken(at(1), "taken_over", 300, None) | {"day": None},
+            taken(at(2), "resumed", 900, 0),
+            taken(at(ms=-1), "taken_over", 9_000, 0),
+            taken(at(days=1), "taken_over", 9_000, 0),
+        ],
+        silver__rejections=[{"group_id": "g", "day": DAY}, {"group_id": "g", **before}],
+        silver__anomalies=[{"group_id": "h", "day": DAY}, {"group_id": None, "day": DAY}],
+    )
+    found = tables.ask(_GROUPS, "claims", "takeovers", "rejections", "anomalies")
+    assert [tuple(each.values()) for each in found] == [
+        ("g", 2, 4, 2, 120, 300, 1, 0, DAY),
+        ("h", 0, 0, 0, None, None, 0, 1, DAY),
+    ]
+
+
+def position(upto: int, moment: dt.datetime, **more: Any) -> Values:
+    given = {"group_id": "g", "topic": "t", "partition": 0, "next_offset": upto}
+    return given | {"claimed_offset": None, "at": moment, "day": moment.date()} | more
+
+
+def lag(found: list[Values]) -> dict[float, tuple[int, int, int]]:
+    """Hour of the day → end, position and lag."""
+    return {
+        (each["hour"].replace(tzinfo=dt.UTC) - at()).total_seconds() / 3_600: (
+            each["end_offset"],
+            each["position"],
+            each["lag"],
+        )
+        for each in found
+    }
+
+
+def test_lag_is_what_had_come_and_was_not_done_when_an_hour_ended(spark: SparkSession) -> None:
+    tables = Tables(
+        spark,
+        bronze__published=[
+            record(0, 0, at(ms=-1)),
+            record(1, 5, at(0.5)),
+            record(2, 9, at(1)),
+            record(3, 11, at(2, ms=-1)),
+        ],
+        silver__positions=[
+            position(1, at(ms=-1)),
+            position(2, at(1)),
+            position(3, at(2, ms=-1), claimed_offset=12),
+            position(99, at(2.5), day=None),
+        ],
+    )
+    found = tables.ask(_LAG, "positions", "claims", as_of=at(2.25))
+    assert lag(found) == {1: (6, 1, 5), 2: (12, 12, 0), 2.25: (12, 12, 0)}
+    assert len(found) == 3
+
+
+def test_lag_of_a_shared_partition_is_that_of_its_last_slot(spark: SparkSession) -> None:
+    tables = Tables(
+        spark,
+        bronze__published=[record(0, 9, at(0.5))],
+        silver__positions=[
+            position(8, at(0.5), topic="t/0#2", partition=0),
+            position(4, at(0.25), topic="t/0#2", partition=1),
+            position(3, at(0.5), topic="t/1#2", partition=0),  # of a partition without records
+        ],
+    )
+    assert lag(tables.ask(_LAG, "positions", "claims", as_of=at(1))) == {1: (10, 4, 6)}
+
+
+def test_lag_of_a_group_that_has_stood_still_for_days_is_known(spark: SparkSession) -> None:
+    """Its client lives and beats on: what is open is of now, and its last step of days ago."""
+    tables = Tables(
+        spark,
+        bronze__published=[record(0, 9, at(0.5))],
+        silver__positions=[
+            position(3, at(days=-7)),
+            position(4, at(days=-5)),
+            position(4, at(1, days=1), day=None),
+            position(1, at(days=-9), group_id="of another time"),
+        ],
+        silver__claims=[
+            claim(0, 4, from_at=at(days=-8), day=None),
+            claim(0, 1, from_at=at(days=-9), day=DAY - dt.timedelta(9), group_id="of another time"),
+        ],
+    )
+    found = lag(tables.ask(_LAG, "positions", "claims"))
+    assert len(found) == 24
+    assert set(found.values()) == {(10, 4, 6)}
+
+
+def test_lag_of_a_topic_that_has_had_no_record_for_days_is_known(spark: SparkSession) -> None:
+    tables = Tables(
+        spark,
+        bronze__published=[record(0, 9, at(days=-5)), record(1, 8, at(days=-6))],
+        silver__positions=[position(4, at(days=-5))],
+        silver__claims=[claim(0, 4, from_at=at(days=-8), day=None)],
+    )
+    found = lag(tables.ask(_LAG, "positions", "claims"))
+    assert len(found) == 24
+    assert set(found.values()) == {(10, 4, 6)}
+
+
+def term(name: str, since: dt.datetime | None, until: dt.datetime | None, **more: Any) -> Values:
+    given = {"group_id": "g", "topic": f"leader:{name}", "client_id": "c", "interval_ms": 1_000}
+    ended = {"until_at": until, "how": None if until is None else "released"}
+    return given | ended | {"from_at": since, "day": None if until is None else until.date()} | more
+
+
+@pytest.mark.parametrize(
+    ("terms", "led_h", "span_h"),
+    [
+        ([("n", at(days=-1), at(6))], 6, 24),
+        ([("n", at(6), at(12)), ("n", at(18), at(days=3))], 12, 18),
+        ([("n", None, at(6))], 6, 24),
+        ([("n", at(0), None, at(days=2))], 24, 24),
+        ([("n", at(0), None, at(6))], 6, 24),
+        ([("n", at(0), None, None)], 0, 24),
+    ],
+)
+def test_a_name_is_led_while_its_leader_was_heard_of(
+    spark: SparkSession, terms: list[Any], led_h: float, span_h: float
+) -> None:
+    rows = [term(*each[:3], last_beat_at=each[3] if len(each) > 3 else None) for each in terms]
+    (found,) = Tables(spark, silver__claims=rows).ask(_LEADERSHIP, "claims")
+    assert (found["name"], found["leaders"]) == ("n", 1)
+    assert (found["led_ms"], found["span_ms"]) == (led_h * 3_600_000, span_h * 3_600_000)
+    assert found["availability"] == pytest.approx(led_h / span_h)
+
+
+def test_who_was_taken_over_from_led_until_its_last_heartbeat(spark: SparkSession) -> None:
+    taken = {"how": "taken_over", "last_beat_at": at(6)}
+    rows = [
+        term("n", at(), at(8), **taken),
+        term("n", at(8), at(9), client_id="d"),
+        term("n", at(days=1), at(days=1, hour=1), client_id="tomorrow's"),
+        claim(0, 1, from_at=at(), day=None),
+    ]
+    (found,) = Tables(spark, silver__claims=rows).ask(_LEADERSHIP, "claims", as_of=at(12))
+    assert (found["leaders"], found["led_ms"]) == (2, 7 * 3_600_000)
+    assert found["span_ms"] == 12 * 3_600_000
+
+
+def test_a_finding_is_named_alike_in_each_run_and_unlike_any_other(spark: SparkSession) -> None:
+    strange = {"kind": "zombie", "what": "w", "group_id": "g", "coordinator": 1, "day": DAY}
+    tables = Tables(
+        spark,
+        silver__deliveries=[
+            delivery(1, "delivered"),
+            delivery(2, "delivered", copies=3, altered=True, disordered=True),
+            delivery(3, "lost"),
+            delivery(3, "lost", outbox="shop/other"),
+            delivery(4, "unexpected", copies=2),
+            delivery(5, "pending"),
+            delivery(6, "unarchived", copies=1),
+            delivery(7, "lost", day=DAY + dt.timedelta(1)),
+        ],
+        silver__anomalies=[
+            strange | {"log_offset": 7},
+            strange | {"log_offset": 8},
+            strange | {"log_offset": 9, "day": DAY - dt.timedelta(1)},
+        ],
+    )
+    found = tables.found().collect()
+    assert sorted(each["finding"] for each in found) == [
+        "altered|shop/outbox|2",
+        "disordered|shop/outbox|2",
+        "duplicated|shop/outbox|2",
+        "duplicated|shop/outbox|4",
+        "lost|shop/other|3",
+        "lost|shop/outbox|3",
+        "unexpected|shop/outbox|4",
+        "zombie|1|7|g",
+        "zombie|1|8|g",
+    ]
+    assert {each["what"] for each in found if each["kind"] == "duplicated"} == {
+        "3 records of one row",
+        "2 records of one row",
+    }
+
+
+def write(spark: SparkSession, lake: Lake, *deliveries: Values, **expected: Any) -> dict[str, Any]:
+    """Write the gold of the day for these deliveries; what was expected, by name: found and met."""
+
+    def of_the_day() -> None:
+        frame = Tables(spark, silver__deliveries=list(deliveries)).frame(None, "silver.deliveries")
+        lake.replace_day("silver.deliveries", frame, DAY)
+
+    gates = write_gold(
+        spark,
+        lake,
+        DAY,
+        as_of=at(12),
+        late_days=1,
+        lifetime_days=30,
+        expectations=Expectations(**expected),
+        deliveries=of_the_day,
+    )
+    return {gate.name: (gate.found, gate.met) for gate in gates}
+
+
+def test_what_has_come_after_all_is_no_finding_any_more_and_a_day_is_judged_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake.at(str(tmp_path))
+    first = write(spark, lake, delivery(1, "lost"), delivery(2, "delivered", copies=2))
+    assert first == {
+        "findings: altered": (0, True),
+        "findings: disordered": (0, True),
+        "findings: duplicated": (1, False),
+        "findings: lost": (1, False),
+        "findings: unexpected": (0, True),
+    }
+    # Another run has made the table meanwhile: what that has found stays.
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "exists", lambda *_: False)
+        gold._add_findings(
+            spark,
+            lake,
+            Tables(spark, silver__deliveries=[delivery(9, "lost")]).found(),
+            DAY,
+            30,
+        )
+    again = write(
+        spark,
+        lake,
+        delivery(1, "delivered", latency_ms=40),
+        delivery(2, "delivered", copies=2, latency_ms=7),
+        allowed=["duplicated"],
+        latency_p99_ms=40,
+        lag=5,
+    )
+    assert again == {
+        "findings: altered": (0, True),
+        "findings: disordered": (0, True),
+        "findings: lost": (0, True),
+        "findings: unexpected": (0, True),
+        "latency_p99_ms": (40, True),
+        "lag": (None, False),  # nothing is known of it
+    }
+    kept = lake.frame(spark, "gold.findings").collect()
+    assert sorted(each["finding"] for each in kept) == [
+        "duplicated|shop/outbox|2",
+        "lost|shop/outbox|1",
+        "lost|shop/outbox|9",
+    ]
+    expires = dt.datetime.now(dt.UTC).date() + dt.timedelta(30)
+    assert {(expires - each["expires_on"]).days for each in kept} <= {0, 1}
+    noted = lake.frame(spark, "gold.expectations").filter("NOT met").collect()
+    assert [(each["name"], each["found"], each["limit"]) for each in noted] == [("lag", None, 5)]
