@@ -28,6 +28,7 @@ ON known.outbox = found.outbox AND known.id = found.id AND known.day = found.day
 WHEN NOT MATCHED THEN INSERT *
 """
 _CONNECTIONS: Final = 4
+_ANY_AGE: Final = "36500d"
 
 
 def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> int:
@@ -44,7 +45,9 @@ def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> i
         types = spark.read.parquet(archive).schema
     except AnalysisException:
         raise ConfigurationError(f"--parquet {archive}: there are no Parquet files") from None
-    frame = _rows(spark.readStream.schema(types).parquet(archive), outbox)
+    # By default Spark passes over files that are a week older than the newest that it has seen.
+    files = spark.readStream.schema(types).option("maxFileAge", _ANY_AGE).parquet(archive)
+    frame = _rows(files, outbox)
     with cluster_watched(spark):
         query = (
             frame.writeStream.format("delta")

@@ -24,6 +24,7 @@ from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.spark.audit_tables import to_arrow
 from marshal_py.spark.lake.maintenance import maintain
 from marshal_py.spark.lake.report import render_lake
+from marshal_py.spark.lake.run import LakeRun
 from marshal_py.spark.lake.tables import FOLDED, LAKE_TABLES, Lake
 from tests.spark.lake_world import BEGAN, DAY, OUTBOX, World
 from tests.support.paths import DOCS
@@ -241,6 +242,17 @@ def test_a_topic_that_was_made_anew_is_not_read_on(world: World, kafka: Embedded
     world.publish(5, 6, 7)
     with pytest.raises(LogHole, match="made anew"):
         world.run()
+
+
+def test_a_log_that_nobody_has_written_to_yet_is_no_failure(world: World) -> None:
+    assert world.run() == LakeRun((str(DAY),), 0, 0, world.run().expectations)
+    world.publish(1)
+    assert world.run().published == 1
+    script = Script()
+    life(script)
+    world.coordinate(script)
+    assert world.run().records == len(script.records)
+    assert silver(world, "claims") == folded(script, "claims")
 
 
 def test_rows_of_a_table_come_once_each(world: World, postgres_database: str) -> None:

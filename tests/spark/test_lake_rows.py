@@ -1,0 +1,89 @@
+"""The rows of an outbox, into a lake: of an archive each once, however it is written and moved."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harvest.errors import ConfigurationError
+from harvest.spark.lake import add_archive
+from marshal_py.spark.lake.tables import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BOX = "shop/outbox"
+MIDNIGHT = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+
+
+class Archive:
+    """A folder of Parquet files, and the lake that its rows are for."""
+
+    def __init__(self, spark: SparkSession, at: Path) -> None:
+        self.spark, self.at = spark, at
+        self.lake = Lake.at(str(at / "lake"))
+
+    def write(self, name: str, *ids: int, folder: str = "archive") -> Path:
+        """A file with these rows, each a millisecond after its day began but the first."""
+        (self.at / folder).mkdir(exist_ok=True)
+        created = [MIDNIGHT + dt.timedelta(milliseconds=id - 1) for id in ids]
+        columns: dict[str, Any] = {
+            "id": pa.array(ids, pa.int64()),
+            "create_time": pa.array(created, pa.timestamp("us", tz="UTC")),
+            "kafka_topic": pa.array(["t"] * len(ids)),
+            "kafka_key": pa.array([b"k"] * len(ids), pa.binary()),
+            "kafka_value": pa.array([None] * len(ids), pa.binary()),
+            "kafka_header_keys": pa.array([[]] * len(ids), pa.list_(pa.string())),
+            "kafka_header_values": pa.array([[]] * len(ids), pa.list_(pa.binary())),
+        }
+        path = self.at / folder / f"{name}.parquet"
+        pq.write_table(pa.table(columns), path)
+        return path
+
+    def add(self, folder: str = "archive", outbox: str = BOX) -> int:
+        return add_archive(self.spark, self.lake.place, outbox, str(self.at / folder))
+
+    def rows(self, *names: str) -> list[tuple[Any, ...]]:
+        found = self.lake.frame(self.spark, "bronze.outbox_rows").select(*names).collect()
+        return sorted(tuple(row) for row in found)
+
+
+@pytest.fixture
+def archive(spark: SparkSession, tmp_path: Path) -> Archive:
+    return Archive(spark, tmp_path)
+
+
+def test_each_file_is_read_once_also_one_that_is_older_than_the_others(archive: Archive) -> None:
+    archive.write("b", 1, 2)
+    assert archive.add() == 2
+    assert archive.add() == 0
+    # Restored, or copied with its time: a file that was written long before those that are known.
+    long_ago = archive.write("a", 0)
+    os.utime(long_ago, (1_600_000_000, 1_600_000_000))
+    archive.write("c", 3)
+    assert archive.add() == 2
+    assert archive.rows("id", "day", "key", "value") == [
+        (0, dt.date(2026, 2, 28), b"k", None),
+        *((id, dt.date(2026, 3, 1), b"k", None) for id in (1, 2, 3)),
+    ]
+
+
+def test_outboxes_have_their_archives_and_their_rows_apart(archive: Archive) -> None:
+    archive.write("a", 1, 2)
+    archive.write("b", 2, folder="other")
+    assert (archive.add(), archive.add("other", "shop/other")) == (2, 1)
+    archive.write("c", 3)
+    assert (archive.add(), archive.add("other", "shop/other")) == (1, 0)
+    assert archive.rows("outbox", "id") == [("shop/other", 2), *((BOX, id) for id in (1, 2, 3))]
+
+
+def test_an_archive_without_a_file_is_refused(archive: Archive) -> None:
+    (archive.at / "archive").mkdir()
+    with pytest.raises(ConfigurationError, match="there are no Parquet files"):
+        archive.add()

@@ -1,0 +1,242 @@
+"""What a reconciliation reads of either side, and how it adds it up: no Kafka, no JVM."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from harvest.errors import ConfigurationError
+from harvest.spark import reconcile as module
+from harvest.spark.compare import BUCKETS
+from harvest.spark.reconcile import _extent, _fingerprint, _only, _prints, _Window
+from harvest.spark.sources import _NEEDED, Part, of_kafka, of_postgres
+from marshal_py.errors import TopicMissing
+
+
+class Ends:
+    """Where topics begin and end; at a time, the offset that is that time."""
+
+    def __init__(self, topics: dict[str, dict[int, tuple[int, int]]]) -> None:
+        self.topics = topics
+
+    def __enter__(self) -> Ends:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def extent(self, topic: str) -> dict[int, tuple[int, int]]:
+        if topic not in self.topics:
+            raise TopicMissing(topic)
+        return self.topics[topic]
+
+    def at(self, topic: str, partitions: list[int], at_ms: int) -> dict[int, int]:
+        return dict.fromkeys(partitions, at_ms)
+
+
+def extent(
+    monkeypatch: pytest.MonkeyPatch,
+    topics: dict[str, dict[int, tuple[int, int]]],
+    compared: dict[str, dict[int, int]],
+    first_ms: int | None = None,
+) -> Any:
+    monkeypatch.setattr(module, "Offsets", lambda *_: Ends(topics))
+    return _extent({}, ["t", "u"], 1.0, compared, first_ms)
+
+
+def test_records_are_read_from_what_was_compared_to_what_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topics = {"t": {0: (2, 10), 1: (0, 10), 2: (0, 3)}}
+    # 0 has lost its beginning, 2 was made anew, u is not there.
+    starts, ends = extent(monkeypatch, topics, {"t": {0: 1, 1: 7, 2: 5}, "u": {0: 4}})
+    assert starts == {"t": {0: 2, 1: 7, 2: 5}}
+    assert ends == {"t": {0: 10, 1: 10, 2: 5}}
+    starts, _ = extent(monkeypatch, topics, {}, first_ms=4)
+    assert starts == {"t": {0: 4, 1: 4, 2: 4}}
+
+
+def test_a_window_has_what_explains_it_and_findings_of_itself_alone() -> None:
+    hour_ms = 3_600_000
+    window = _Window(10 * hour_ms, 20 * hour_ms)
+    assert window.part == Part(None, 9 * hour_ms, 21 * hour_ms)
+    assert window.first_ms == 9 * hour_ms
+    at = "coalesce(row_at_ms, record_at_ms)"
+    assert window.conditions() == [f"{at} >= {10 * hour_ms}", f"{at} < {20 * hour_ms}"]
+    assert _Window(until_ms=7).conditions() == [f"{at} < 7"]
+    assert (_Window().part, _Window().conditions()) == (Part(), [])
+
+
+def test_a_part_of_the_rows_has_its_first_and_not_its_end() -> None:
+    assert Part(-3, 5, 9).conditions("ms({:d})") == [
+        "id >= -3",
+        "create_time >= ms(5)",
+        "create_time < ms(9)",
+    ]
+    assert Part().conditions("ms({:d})") == []
+
+
+class Frame:
+    """A side whose rows are read by several tasks."""
+
+    def __init__(self, *tasks: list[tuple[int, int, int, int]]) -> None:
+        self._tasks = tasks
+
+    def select(self, *names: str) -> Frame:
+        assert names == ("key_hash", "row_hash", "a", "b")
+        return self
+
+    def mapInArrow(self, function: Any, _columns: str) -> Any:
+        rows: list[tuple[Any, ...]] = []
+        for task in self._tasks:
+            columns = list(zip(*task, strict=True)) or [(), (), (), ()]
+            batches = [
+                pa.RecordBatch.from_arrays(
+                    [pa.array(c[low : low + 2], pa.int64()) for c in columns], names=list("krab")
+                )
+                for low in range(0, len(task), 2)
+            ]
+            for found in function(iter(batches)):
+                rows += [tuple(row.values()) for row in found.to_pylist()]
+        return SimpleNamespace(collect=lambda: rows)
+
+
+def prints(*tasks: list[tuple[int, int, int, int]], wanted: Any = None) -> Any:
+    return _prints(cast(Any, Frame(*tasks)), wanted)
+
+
+def test_both_sides_have_the_same_fingerprints_however_they_are_read() -> None:
+    big = 1 << 62
+    rows = [(key, 100 + id, id, 0) for id, key in enumerate((5, 5, -7, big, 5, -7))]
+    # Its record's partition and offset in place of the id: keys interleave otherwise.
+    places = {5: [(0, 0), (0, 4), (0, 6)], -7: [(1, 0), (1, 1)], big: [(2, 9)]}
+    records = [(key, row, *places[key].pop(0)) for key, row, _, _ in rows]
+    of = [[r for r in records if r[2] == p] for p in range(3)]
+    assert prints(rows) == prints(*of, []) == prints(rows[3:4], [r for r in rows if r[0] != big])
+    assert prints(rows) != prints(rows[:-1])
+    assert prints(rows, wanted=[(0, 1), (4, 4)]) == prints([r for r in rows if r[0] == 5])
+    assert module._total(prints(rows)) == 6
+    assert _prints(None, None) == {}
+
+
+def test_a_bucket_of_several_tasks_is_the_sum_of_all() -> None:
+    row = [(5, 100, 1, 0), (6, 101, 2, 0)]
+    ((count, both),) = prints(*([each] for each in row)).values()
+    singles = [next(iter(prints([each]).values()))[1] for each in row]
+    assert (count, both) == (2, sum(singles) % 2**64)
+
+
+def test_where_nothing_is_wanted_there_is_no_fingerprint() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(np.array([1]))] * 4, names=list("krab"))
+    assert [b.num_rows for b in _fingerprint([(5, 9)])(iter([batch]))] in ([], [0])
+
+
+class Selected:
+    """A frame that keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.expressions: tuple[str, ...] = ()
+
+    def selectExpr(self, *expressions: str) -> Selected:
+        self.expressions = expressions
+        return self
+
+
+def test_a_row_is_late_if_its_id_was_passed_by_an_earlier_run() -> None:
+    frame = Selected()
+    everything = set(range(BUCKETS))
+    _only(cast(Any, frame), everything, "false", 12)
+    assert frame.expressions[-3:] == (
+        "false AS in_kafka",
+        "false AS carried",
+        "cast(CASE WHEN a <= 12L THEN 1 ELSE 0 END AS int) AS flags",
+    )
+    _only(cast(Any, frame), everything, "true", None)
+    assert frame.expressions[-1] == "cast(0 AS int) AS flags"
+
+
+class Session:
+    """Keeps how Kafka and PostgreSQL are read."""
+
+    def __init__(self) -> None:
+        self.read, self.given = self, dict[str, Any]()
+
+    def format(self, name: str) -> Session:
+        return self
+
+    def options(self, **given: str) -> Session:
+        self.given.update(given)
+        return self
+
+    def option(self, name: str, value: str) -> Session:
+        return self.options(**{name: value})
+
+    def load(self) -> Session:
+        return self
+
+    def selectExpr(self, *expressions: str) -> Session:
+        self.given.setdefault("expressions", expressions)
+        return self
+
+    def jdbc(self, url: str, table: str, *, predicates: list[str], properties: Any) -> Session:
+        self.given = {"url": url, "table": table, "predicates": predicates, **properties}
+        return self
+
+
+def test_of_kafka_committed_records_are_read_between_the_offsets_and_gaps_are_errors() -> None:
+    session = Session()
+    of_kafka(
+        cast(Any, session), {"bootstrap.servers": "x"}, {"t": {1: 4, 0: 2}}, {"t": {1: 9, 0: 3}}
+    )
+    given = session.given
+    assert json.loads(given["assign"]) == {"t": [0, 1]}
+    assert json.loads(given["startingOffsets"]) == {"t": {"0": 2, "1": 4}}
+    assert json.loads(given["endingOffsets"]) == {"t": {"0": 3, "1": 9}}
+    assert given["kafka.isolation.level"] == "read_committed"
+    assert (given["includeHeaders"], given["failOnDataLoss"]) == ("true", "true")
+    assert "unix_millis(timestamp) AS at_ms" in given["expressions"]
+
+
+def test_of_postgres_each_row_is_read_by_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [SimpleNamespace(name="id"), SimpleNamespace(name="kafka_topic")]
+
+    class Connection:
+        def __enter__(self) -> Connection:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def execute(self, _query: str) -> Any:
+            return SimpleNamespace(description=names)
+
+    monkeypatch.setattr(psycopg, "connect", lambda _: Connection())
+    session = Session()
+    dsn = "postgresql://me:secret@db:6000/shop?sslmode=require"
+    with pytest.raises(ConfigurationError, match="the outbox has no column 'create_time'"):
+        of_postgres(cast(Any, session), dsn, "outbox", 2)
+    assert session.given == {}
+    names += [SimpleNamespace(name=name) for name in _NEEDED]
+    monkeypatch.setattr("harvest.spark.sources.as_published", lambda frame: frame)
+    of_postgres(cast(Any, session), dsn, "outbox", 2, Part(7, 1_500, None))
+    conditions = "id >= 7 AND create_time >= to_timestamp(1500 / 1000.0) AND mod("
+    assert [p.startswith(conditions) for p in session.given["predicates"]] == [True, True]
+    assert [p.rpartition(" = ")[2] for p in session.given["predicates"]] == ["0", "1"]
+    assert session.given["url"] == "jdbc:postgresql://db:6000/shop"
+    assert [session.given[name] for name in ("user", "password", "sslmode")] == [
+        "me",
+        "secret",
+        "require",
+    ]
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        of_postgres(cast(Any, session), "host='x", "outbox", 2)
+    with pytest.raises(ConfigurationError, match="give a host name instead of a socket"):
+        of_postgres(cast(Any, session), "host=/tmp", "outbox", 2)

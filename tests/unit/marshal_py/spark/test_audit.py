@@ -1,0 +1,177 @@
+"""What a run of the audit plans, and refuses: no Kafka, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from marshal_py.errors import ConfigurationError, LogHole, TopicMissing
+from marshal_py.protocol.snapshots import anchor_of
+from marshal_py.spark import audit as module
+from marshal_py.spark.audit import LAG_SAMPLES, _Driver, _Part
+
+Before = dict[str, Any]
+
+
+class Ends:
+    """The ends of topics, each of one partition, now and earlier."""
+
+    def __init__(self) -> None:
+        self.extents: dict[str, dict[int, tuple[int, int]]] = {}
+        self.asked: list[tuple[str, list[int], int]] = []
+
+    def extent(self, topic: str) -> dict[int, tuple[int, int]]:
+        if topic not in self.extents:
+            raise TopicMissing(topic)
+        return self.extents[topic]
+
+    def partitions(self, topic: str) -> list[int]:
+        return sorted(self.extent(topic))
+
+    def at(self, topic: str, partitions: list[int], at_ms: int) -> dict[int, int]:
+        self.asked.append((topic, partitions, at_ms))
+        return dict.fromkeys(partitions, at_ms)
+
+
+@pytest.fixture
+def ends() -> Ends:
+    return Ends()
+
+
+@pytest.fixture
+def driver(ends: Ends) -> _Driver:
+    return _Driver({}, "log", "log.snapshots", cast(Any, ends), 1.0)
+
+
+def before(*next_offsets: int, **more: Any) -> Before:
+    """What the last run has committed."""
+    parts = {
+        str(p): {"next_offset": at, "state": f"state-{p}", "anchor": anchor_of(b"last").hex()}
+        for p, at in enumerate(next_offsets)
+    }
+    return {"run": 1, "topic": "log", "partitions": len(parts), "parts": parts, **more}
+
+
+NEW: Before = {"run": 0, "topic": "log", "parts": {}}
+
+
+def snapshot(next_offset: int) -> Any:
+    state = SimpleNamespace(next_offset=next_offset, state=b"state %d" % next_offset)
+    return state, SimpleNamespace(next_offset=next_offset)
+
+
+def kinds(driver: _Driver) -> list[tuple[int, int, str]]:
+    return [(p, offset, kind) for p, offset, _, kind, *_ in driver.findings]
+
+
+def test_a_run_goes_on_where_the_last_one_ended(driver: _Driver) -> None:
+    extent = {0: (0, 9), 1: (0, 5), 2: (0, 0), 3: (7, 9)}
+    plan = driver._plan(before(4, 5, 0, 7), extent, {})
+    assert plan == {0: _Part(4, 9, "state-0"), 3: _Part(7, 9, "state-3")}
+    assert driver._plan(NEW, {0: (0, 9)}, {}) == {0: _Part(0, 9, None)}
+    assert driver.findings == []
+
+
+def test_a_log_without_its_beginning_is_entered_at_the_oldest_snapshot_that_reaches_it(
+    driver: _Driver,
+) -> None:
+    snapshots = [snapshot(at) for at in (30, 19, 20, 25, 41)]
+    part = driver._plan(NEW, {0: (20, 40)}, {0: snapshots})[0]
+    assert (part.start, part.end, part.state, part.snapshot) == (20, 40, None, b"state 20")
+    # Those that come later are compared with what the log gives.
+    assert [seen.next_offset for seen in part.snapshots] == [30, 25, 41]
+    assert driver.findings == []
+
+
+def test_what_is_gone_is_told_where_no_snapshot_covers_it_and_where_rows_are_missing(
+    driver: _Driver,
+) -> None:
+    assert driver._plan(NEW, {0: (20, 40)}, {0: [snapshot(19)]})[0] == _Part(
+        20, 40, None, None, (snapshot(19)[1],)
+    )
+    assert kinds(driver) == [(0, 20, "log_hole")]
+    assert "records 0 to 19 are gone and no snapshot covers them" in driver.findings[0]
+    driver.findings.clear()
+    part = driver._plan(before(10), {0: (20, 40)}, {0: [snapshot(30)]})[0]
+    assert (part.start, part.state, part.snapshot) == (30, None, b"state 30")
+    assert kinds(driver) == [(0, 30, "log_hole")]
+    assert "records 10 to 29 are gone" in driver.findings[0]
+
+
+def log_with(monkeypatch: pytest.MonkeyPatch, *records: tuple[int, int, bytes]) -> list[Any]:
+    """The log has these records: partition, offset, value. Returns what is asked for."""
+    asked: list[Any] = []
+
+    def read(_config: object, topic: str, starts: Any, until: Any, _: float) -> Iterator[Any]:
+        asked.append((topic, starts, until))
+        for p, offset, value in records:
+            yield SimpleNamespace(
+                partition=lambda p=p: p,
+                offset=lambda offset=offset: offset,
+                value=lambda value=value: value,
+                timestamp=lambda: (2, 1_000),
+            )
+
+    monkeypatch.setattr(module, "read_to_end", read)
+    return asked
+
+
+def test_the_last_record_of_each_partition_must_be_the_one_that_was_audited(
+    monkeypatch: pytest.MonkeyPatch, driver: _Driver
+) -> None:
+    extent = {0: (0, 9), 1: (3, 5), 2: (8, 9)}
+    asked = log_with(monkeypatch, (0, 3, b"last"), (1, 4, b"last"), (1, 5, b"new"))
+    driver._check_same_log(before(4, 5, 8), extent)
+    assert [starts for _, starts, _ in asked] == [{0: 3, 1: 4}]  # 2: that record is deleted
+    log_with(monkeypatch, (0, 3, b"last"), (1, 4, b"another"))
+    with pytest.raises(LogHole, match="log/1/4 is not the one that was audited"):
+        driver._check_same_log(before(4, 5, 8), extent)
+
+
+@pytest.mark.parametrize(
+    ("known", "extent", "error", "why"),
+    [
+        (before(4) | {"topic": "u"}, {0: (0, 9)}, ConfigurationError, "audit of 'u', not of 'log'"),
+        (before(4), {0: (0, 9), 1: (0, 9)}, LogHole, "had 1 partitions and now has 2"),
+        (before(4), {0: (0, 3)}, LogHole, "ends at 3, and 4 records of it were audited"),
+    ],
+)
+def test_another_log_is_refused(
+    driver: _Driver, known: Before, extent: Any, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        driver._check_same_log(known, extent)
+
+
+def test_a_damaged_snapshot_is_told_once_and_a_tombstone_never(
+    monkeypatch: pytest.MonkeyPatch, driver: _Driver, ends: Ends
+) -> None:
+    assert driver._read_snapshots(NEW, 1) == ({}, {})  # there is no such topic
+    ends.extents["log.snapshots"] = {0: (2, 9), 1: (4, 4)}
+    records = [(0, 3, b"junk"), (0, 5, None), (0, 8, b"junk")]
+    asked = log_with(monkeypatch, *cast(Any, records))
+    found, known = driver._read_snapshots(before(4, snapshot_ends={"0": 8}), 1)
+    assert (found, known) == ({}, {"0": 9})
+    assert asked == [("log.snapshots", {0: 2}, {0: 9})]
+    assert kinds(driver) == [(0, 8, "snapshot_damaged")]
+
+
+def test_ends_are_those_of_the_claimed_topics_over_the_run_and_now(
+    driver: _Driver, ends: Ends
+) -> None:
+    ends.extents["t"] = {0: (0, 50), 1: (0, 60)}
+    claimed = [["t", 0], ["t", 7], ["u", 0]]  # a partition, and a topic, that there is not
+    parts = {
+        0: {"claimed": claimed, "from_ms": 1_000, "until_ms": 5_000},
+        1: {"claimed": [["t", 1], ["t/1#2", 0]], "from_ms": 2_000, "until_ms": 7_000},
+    }
+    rows = driver._ends(parts)
+    moments = [at_ms for _, _, at_ms in ends.asked]
+    assert (moments[0], moments[-1], len(moments)) == (1_000, 7_000, LAG_SAMPLES + 1)
+    assert {tuple(partitions) for _, partitions, _ in ends.asked} == {(0, 1)}
+    assert rows[:2] == [("t", 0, 1_000, 1_000), ("t", 1, 1_000, 1_000)]
+    assert [(p, end) for _, p, _, end in rows[-2:]] == [(0, 50), (1, 60)]
+    assert driver._ends({0: {"claimed": [], "from_ms": 1, "until_ms": 2}}) == []

@@ -1,0 +1,206 @@
+"""What a claimed batch reads, and when it is stored: no Kafka, no JVM."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from marshal_py.errors import ConfigurationError, NotHeld
+from marshal_py.spark import batch as module
+from marshal_py.spark.batch import claimable, claimed_batch
+
+ENDS = {0: (2, 10), 1: (0, 6), 2: (0, 4)}
+"""Where the partitions of the topic begin and end."""
+
+
+class Claim:
+    """A claim at a position."""
+
+    def __init__(self, partition: int, position: int) -> None:
+        self.topic, self.partition, self.position, self.epoch = "t", partition, position, 7
+        self.calls: list[tuple[Any, ...]] = []
+        self.held, self.wins, self.lost = True, True, False
+
+    def wait_held(self, _timeout_s: float) -> bool:
+        return self.held
+
+    def claim_messages(self, offset: int) -> bool:
+        self.calls.append(("claim_messages", offset))
+        return self.wins
+
+    def commit(self, offset: int, *, wait: bool = False, timeout_s: float = 0) -> None:
+        if self.lost:
+            raise NotHeld("lost")
+        self.calls.append(("commit", offset, wait))
+
+    def release(self, *, wait: bool) -> None:
+        self.calls.append(("release", wait))
+
+
+class Spark:
+    """A session that keeps the options of what is read."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, str] = {}
+        self.options_: dict[str, Any] = {}
+        self.empty = False
+        self.conf, self.read = SimpleNamespace(get=self.settings.get), self
+
+    def createDataFrame(self, rows: list[Any], _schema: str) -> Spark:
+        assert rows == []
+        self.empty = True
+        return self
+
+    def format(self, name: str) -> Spark:
+        assert name == "kafka"
+        return self
+
+    def options(self, **given: str) -> Spark:
+        self.options_.update(given)
+        return self
+
+    def option(self, name: str, value: str) -> Spark:
+        return self.options(**{name: value})
+
+    def load(self) -> Spark:
+        return self
+
+
+class World:
+    """A topic of three partitions, a client of the group, and a session."""
+
+    client_id = "me"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.spark = Spark()
+        self.claims = {p: Claim(p, -1) for p in ENDS}
+        self.cells: dict[int, Any] = {}
+        self.alive: dict[int, str] = {}
+        self.watched: list[str] = []
+        offsets = SimpleNamespace(partitions=lambda _: [*ENDS], extent=lambda _: ENDS)
+        monkeypatch.setattr(module, "Offsets", lambda *_: contextlib.nullcontext(offsets))
+        monkeypatch.setattr(module, "Marshal", lambda *_, **__: self)
+        monkeypatch.setattr(module, "cluster_watched", lambda _: contextlib.nullcontext())
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def cell(self, _topic: str, partition: int) -> Any:
+        return self.cells.get(partition)
+
+    def liveness(self, _topic: str, partition: int) -> str | None:
+        return self.alive.get(partition)
+
+    def want(self, _topic: str, partition: int) -> Claim:
+        return self.claims[partition]
+
+    def run(self, **more: Any) -> Any:
+        given = {"group_id": "g", "topics": ["t"], **more}
+        return claimed_batch(cast(Any, self.spark), "x", **given)
+
+    def ranges(self, **more: Any) -> list[tuple[int, int, int]]:
+        with self.run(**more) as batch:
+            return [(r.partition, r.begin, r.end) for r in batch.ranges]
+
+    def calls(self) -> list[list[tuple[Any, ...]]]:
+        return [claim.calls for claim in self.claims.values()]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_a_batch_is_what_is_new_and_its_ends_are_stored_behind_the_block(world: World) -> None:
+    world.claims[0].position = 1  # retention has deleted what came next
+    world.claims[1].position = 5
+    world.claims[2].position = 4  # nothing new
+    with world.run() as batch:
+        assert world.calls() == [[], [], []]
+        assert [(r.partition, r.epoch, r.begin, r.end) for r in batch.ranges] == [
+            (0, 7, 2, 10),
+            (1, 7, 5, 6),
+        ]
+        assert batch.records == 9
+    assert world.calls() == [[("commit", 10, True)], [("commit", 6, True)], []]
+    options = world.spark.options_
+    assert json.loads(options["assign"]) == {"t": [0, 1]}
+    assert json.loads(options["startingOffsets"]) == {"t": {"0": 2, "1": 5}}
+    assert json.loads(options["endingOffsets"]) == {"t": {"0": 10, "1": 6}}
+    assert options["kafka.isolation.level"] == "read_committed"
+    assert (options["failOnDataLoss"], options["includeHeaders"]) == ("true", "true")
+
+
+def test_a_block_that_fails_stores_nothing(world: World) -> None:
+    with pytest.raises(ZeroDivisionError), world.run():
+        raise ZeroDivisionError
+    assert world.calls() == [[], [], []]
+
+
+def test_of_claims_that_were_lost_the_others_are_stored_and_all_are_named(world: World) -> None:
+    world.claims[0].lost = world.claims[2].lost = True
+    with pytest.raises(NotHeld, match=r"t/0 from 2 to 10, t/2 from 0 to 4;"), world.run():
+        pass
+    assert world.calls() == [[], [("commit", 6, True)], []]
+
+
+def test_at_most_once_a_range_is_claimed_before_the_block_or_is_not_in_it(world: World) -> None:
+    world.claims[1].wins = False
+    with world.run(delivery="at-most-once") as batch:
+        assert [r.partition for r in batch.ranges] == [0, 2]
+        before = [[("claim_messages", end)] for _, end in ENDS.values()]
+        assert world.calls() == before
+    assert world.calls() == before
+    world.spark.settings["spark.speculation"] = "true"
+    with pytest.raises(ConfigurationError, match=r"set spark\.speculation=false"):
+        world.ranges(delivery="at-most-once")
+    assert len(world.ranges()) == 3
+
+
+def test_a_group_begins_at_the_end_if_it_is_told_to_and_goes_on_from_there(world: World) -> None:
+    world.claims[1].position = 5
+    assert world.ranges(starting="latest") == [(1, 5, 6)]
+    assert world.spark.options_["assign"] == '{"t": [1]}'
+    assert world.calls() == [[("commit", 10, False)], [("commit", 6, True)], [("commit", 4, False)]]
+
+
+def test_a_limit_is_shared_by_what_is_held(world: World) -> None:
+    assert world.ranges(max_records=10) == [(0, 2, 5), (1, 0, 3), (2, 0, 3)]
+    assert world.ranges(max_records=1) == [(0, 2, 3), (1, 0, 1), (2, 0, 1)]
+    assert world.ranges(max_records=10, max_partitions=2) == [(0, 2, 7), (1, 0, 5)]
+
+
+def test_what_is_not_got_in_time_is_left_to_others(world: World) -> None:
+    world.claims[1].held = False
+    assert world.ranges() == [(0, 2, 10), (2, 0, 4)]
+    assert world.claims[1].calls == [("release", False)]
+
+
+def test_what_a_living_client_holds_is_not_asked_for(world: World) -> None:
+    world.cells[0] = SimpleNamespace(holder="other")
+    world.alive[0] = "alive"
+    assert [p for p, _, _ in world.ranges()] == [1, 2]
+    world.alive[0] = "stale"
+    assert [p for p, _, _ in world.ranges()] == [0, 1, 2]
+    world.alive[0] = "alive"
+    world.cells[0] = SimpleNamespace(holder="me")
+    assert claimable(cast(Any, world), "t", 0)
+    world.cells[0] = SimpleNamespace(holder=None)
+    assert claimable(cast(Any, world), "t", 0)
+
+
+def test_where_there_is_nothing_the_frame_is_empty_and_kafka_is_not_asked(world: World) -> None:
+    for claim in world.claims.values():
+        claim.position = 10
+    assert world.ranges() == []
+    assert world.spark.empty
+    assert world.spark.options_ == {}

@@ -1,0 +1,463 @@
+"""The source plans batches of what is held, and of nothing else: no Kafka, no JVM."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import pickle
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from pyspark import TaskContext
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from marshal_py.errors import ClaimTimeout, ConfigurationError, NotHeld
+from marshal_py.spark import source as module
+from marshal_py.spark.source import (
+    TICK,
+    ClaimedReader,
+    Offset,
+    Range,
+    SourceOptions,
+    UncommittedReader,
+)
+
+ALL = ReadAllAvailable()
+GIVEN = {"kafka.bootstrap.servers": "x", "groupId": "g", "topics": "t", "clientId": "me"}
+
+
+class Claim:
+    """A claim that is held from the beginning."""
+
+    def __init__(self, topic: str, partition: int, epoch: int, position: int) -> None:
+        self.topic, self.partition, self.epoch, self.position = topic, partition, epoch, position
+        self.held, self.reason = True, None
+        self.calls: list[tuple[Any, ...]] = []
+        self.wins: bool | Exception = True
+
+    def commit(self, offset: int, *, wait: bool = False) -> None:
+        self.calls.append(("commit", offset, wait))
+        if not self.held:
+            raise NotHeld("lost")
+        self.position = offset
+
+    def claim_messages(self, offset: int) -> bool:
+        self.calls.append(("claim_messages", offset))
+        if isinstance(self.wins, Exception):
+            raise self.wins
+        return self.wins
+
+    def wait_held(self, timeout_s: float) -> bool:
+        return self.held
+
+    def release(self, *, wait: bool) -> None:
+        self.calls.append(("release", wait))
+        self.held = False
+
+
+class Client:
+    """The client of the group, and what it knows of others."""
+
+    client_id = "me"
+
+    def __init__(self) -> None:
+        self.claims: dict[tuple[str, int], Claim] = {}
+        self.cells: dict[tuple[str, int], Any] = {}
+        self.alive: dict[tuple[str, int], str] = {}
+        self.members: dict[str, tuple[int, int]] = {"me": (1, 1_000)}
+        """Log offset of the last heartbeat, and interval."""
+        self.free = True
+
+    def want(self, topic: str, partition: int) -> Claim:
+        place = (topic, partition)
+        if place not in self.claims:
+            cell = self.cells.get(place)
+            position = -1 if cell is None else cell.position
+            self.claims[place] = Claim(topic, partition, 7, position)
+            self.claims[place].held = self.free
+        return self.claims[place]
+
+    def cell(self, topic: str, partition: int) -> Any:
+        return self.cells.get((topic, partition))
+
+    def liveness(self, topic: str, partition: int) -> str | None:
+        return self.alive.get((topic, partition))
+
+    @contextlib.contextmanager
+    def world(self) -> Iterator[Any]:
+        yield SimpleNamespace(
+            members=lambda _group: [
+                SimpleNamespace(
+                    client_id=name, member=SimpleNamespace(version=version, interval_ms=ms)
+                )
+                for name, (version, ms) in self.members.items()
+            ]
+        )
+
+
+class Ends:
+    """Where partitions begin and end."""
+
+    def __init__(self, **ends: tuple[int, int]) -> None:
+        self.ends = ends
+
+    def extent(self, topic: str) -> dict[int, tuple[int, int]]:
+        return {int(name[1:]): both for name, both in self.ends.items()}
+
+
+class World:
+    """A reader with a client and ends that are made up."""
+
+    def __init__(self, ends: dict[str, tuple[int, int]], **options: str) -> None:
+        self.client, self.ends = Client(), Ends(**ends)
+        self.reader = ClaimedReader(SourceOptions.of({**GIVEN, **options}))
+        self.reader._marshal, self.reader._offsets = cast(Any, self.client), cast(Any, self.ends)
+
+    def cell(self, partition: int, position: int, holder: str | None = None) -> None:
+        self.client.cells["t", partition] = SimpleNamespace(position=position, holder=holder)
+
+    def claim(self, partition: int) -> Claim:
+        return self.client.claims["t", partition]
+
+    def plan(self, start: Offset | None = None, most: int | None = None) -> Offset:
+        limit = ALL if most is None else ReadMaxRows(most)
+        return self.reader.latestOffset(start or {TICK: 0}, limit)
+
+
+def entry(begin: int, end: int, *, epoch: int = 7, turn: int = 0) -> dict[str, int]:
+    return {"epoch": epoch, "turn": turn, "from": begin, "offset": end}
+
+
+def test_a_batch_goes_from_the_position_to_the_end_and_is_stored_when_spark_has_it() -> None:
+    world = World({"p0": (0, 10), "p1": (0, 5)})
+    world.cell(0, 4)
+    end = world.plan()
+    assert end == {TICK: 0, "t/0": entry(4, 10), "t/1": entry(0, 5)}
+    assert world.reader.partitions({TICK: 0}, end) == [Range("t", 0, 4, 10), Range("t", 1, 0, 5)]
+    assert world.reader.reportLatestOffset() == {
+        "t/0": {"offset": 10, "lag": 0},
+        "t/1": {"offset": 5, "lag": 0},
+    }
+    assert world.claim(0).calls == []  # not before Spark says so
+    world.ends.ends["p0"] = (0, 12)
+    following = world.plan(end)
+    assert following == end | {"t/0": entry(10, 12)}
+    assert world.reader.partitions(end, following) == [Range("t", 0, 10, 12)]
+    world.reader.commit(end)
+    assert world.claim(0).calls == [("commit", 10, False)]
+
+
+def test_a_batch_has_no_more_than_the_limit_shared_by_what_is_held() -> None:
+    world = World({"p0": (0, 100), "p1": (0, 3), "p2": (0, 100)})
+    end = world.plan(most=21)
+    assert [end[f"t/{p}"]["offset"] for p in range(3)] == [7, 3, 7]
+    assert world.reader.reportLatestOffset() == {
+        f"t/{p}": {"offset": last, "lag": lag}
+        for p, (last, lag) in enumerate([(100, 93), (3, 0), (100, 93)])
+    }
+    assert world.plan(most=1)["t/0"]["offset"] == 1  # it always goes on
+
+
+@pytest.mark.parametrize("change", ["another epoch", "lost", "given up"])
+def test_what_was_planned_under_a_claim_that_is_gone_is_planned_again(change: str) -> None:
+    world = World({"p0": (0, 10)})
+    end = world.plan()
+    claim = world.claim(0)
+    if change == "another epoch":
+        claim.epoch = 9
+    elif change == "lost":
+        claim.held = False
+    else:
+        world.reader._wanted.clear()
+    assert world.reader.partitions({TICK: 0}, end) == []
+    world.reader.commit(end)
+    assert claim.calls == []
+    claim.held, claim.position = True, 6
+    world.reader._wanted["t/0"] = cast(Any, claim)
+    # From where the group is, and not from where the batch would have ended.
+    assert world.plan(end)["t/0"] == entry(6, 10, epoch=claim.epoch, turn=1)
+
+
+def test_a_lapse_within_one_epoch_skips_nothing() -> None:
+    """The claim is held again when the next batch is planned: as if nothing had been."""
+    world = World({"p0": (0, 10)})
+    end = world.plan()
+    world.claim(0).held = False
+    assert world.reader.partitions({TICK: 0}, end) == []
+    world.claim(0).held = True
+    following = world.plan(end)
+    assert following["t/0"] == entry(0, 10, turn=1)
+    world.reader.commit(end)  # Spark has committed a batch that was empty
+    assert world.claim(0).calls == []
+    assert world.reader.partitions(end, following) == [Range("t", 0, 0, 10)]
+
+
+def test_at_most_once_a_range_is_claimed_once_and_before_it_is_handed_out() -> None:
+    world = World({"p0": (0, 10)}, delivery="at-most-once")
+    probe = world.plan()
+    assert (probe, world.client.claims) == ({TICK: 1}, {})
+    assert world.reader.partitions({TICK: 0}, probe) == [Range("", 0, 0, 0)]
+    end = world.plan(probe)
+    for _ in range(2):  # Spark may ask again about the same batch
+        assert world.reader.partitions(probe, end) == [Range("t", 0, 0, 10)]
+    assert world.claim(0).calls == [("claim_messages", 10)]
+
+
+@pytest.mark.parametrize("verdict", [False, NotHeld("lost")])
+def test_at_most_once_a_range_that_was_not_won_is_dropped(verdict: bool | Exception) -> None:
+    world = World({"p0": (0, 10)}, delivery="at-most-once")
+    world.reader._probed = True
+    end = world.plan()
+    world.claim(0).wins = verdict
+    assert world.reader.partitions({TICK: 0}, end) == []
+    world.claim(0).wins = True
+    assert world.reader.partitions({TICK: 0}, end) == []
+
+
+@pytest.mark.parametrize(
+    ("delivery", "attempt", "read"),
+    [
+        ("at-least-once", 0, True),
+        ("at-least-once", 1, True),
+        ("at-most-once", 0, True),
+        ("at-most-once", 1, False),
+    ],
+)
+def test_at_most_once_the_first_attempt_of_a_task_alone_reads(
+    monkeypatch: pytest.MonkeyPatch, delivery: str, attempt: int, read: bool
+) -> None:
+    context = SimpleNamespace(attemptNumber=lambda: attempt, getLocalProperty=lambda _name: "false")
+    monkeypatch.setattr(TaskContext, "get", lambda: context)
+    monkeypatch.setattr(module, "read_range", lambda *_, **__: iter([[Message(5)]]))
+    reader = World({}, delivery=delivery).reader
+    found = [batch.num_rows for batch in reader.read(Range("t", 0, 5, 6))]
+    assert found == ([1] if read else [])
+
+
+def test_a_start_that_was_chosen_is_stored_for_whoever_comes_next() -> None:
+    world = World({"p0": (3, 10), "p1": (3, 10)}, startingOffsets='{"t": {"0": 5}}')
+    assert world.plan()["t/0"] == entry(5, 10)
+    assert world.claim(0).calls == [("commit", 5, False)]
+    assert world.claim(1).calls == []  # the beginning needs no note
+    world = World({"p0": (3, 10)}, startingOffsets="latest")
+    assert "t/0" not in world.plan()
+    assert world.claim(0).calls == [("commit", 10, False)]
+
+
+def test_a_starting_offset_is_one_that_the_partition_has() -> None:
+    options = SourceOptions.of({**GIVEN, "startingOffsets": '{"t": {"0": 5, "1": -2, "2": -1}}'})
+    assert [options.begin("t", p, 3, 9) for p in range(4)] == [5, 3, 9, 3]
+    assert [options.begin("t", 0, *ends) for ends in ((5, 9), (0, 5))] == [5, 5]
+    for ends in ((6, 9), (0, 4)):
+        with pytest.raises(ConfigurationError, match="startingOffsets = 5 of t/0"):
+            options.begin("t", 0, *ends)
+
+
+# Available now
+
+
+def test_available_now_reads_to_the_ends_that_it_found_and_gives_all_back() -> None:
+    world = World({"p0": (0, 10)})
+    world.reader.prepareForTriggerAvailableNow()
+    world.ends.ends["p0"] = (0, 15)
+    end = world.plan()
+    assert end["t/0"] == entry(0, 10)
+    assert world.reader.reportLatestOffset() == {"t/0": {"offset": 15, "lag": 5}}
+    last = world.plan(end)
+    assert last == end | {TICK: 1}  # an empty batch, so that Spark commits the one before
+    assert world.plan(last) == last
+    world.reader.commit(end)
+    assert world.claim(0).calls == [("commit", 10, True), ("release", True)]
+
+
+def test_available_now_with_nothing_to_read_gives_back_at_once() -> None:
+    world = World({"p0": (0, 10)})
+    world.cell(0, 10)
+    world.reader.prepareForTriggerAvailableNow()
+    assert world.plan() == {TICK: 0}
+    assert world.client.claims == {}  # nobody else has to wait
+    world = World({"p0": (0, 0)})  # nothing in it, and no position yet
+    world.reader.prepareForTriggerAvailableNow()
+    assert world.plan() == {TICK: 0}
+    assert world.claim(0).calls == [("release", True)]
+
+
+def test_available_now_leaves_what_a_client_holds_that_is_heard_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World({"p0": (0, 10), "p1": (0, 10)})
+    world.cell(0, 2, holder="other")
+    world.client.members["other"] = (5, 1_000)
+    want = world.client.want
+
+    def beats(topic: str, partition: int) -> Claim:
+        claim = want(topic, partition)
+        claim.held = partition == 1
+        world.client.members["other"] = (6, 1_000)
+        return claim
+
+    monkeypatch.setattr(world.client, "want", beats)
+    world.reader.prepareForTriggerAvailableNow()
+    end = world.plan()
+    assert end == {TICK: 0, "t/1": entry(0, 10)}
+    assert world.claim(0).calls == [("release", False)]
+    assert world.reader.reportLatestOffset() == {
+        "t/0": {"offset": 10, "lag": 8},
+        "t/1": {"offset": 10, "lag": 0},
+    }
+
+
+def test_available_now_does_not_end_as_if_there_were_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", -10.0)
+    world = World({"p0": (0, 10)})
+    world.client.free = False
+    world.cell(0, 2, holder="other")
+    world.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(ClaimTimeout, match="holder 'other' is not heard of"):
+        world.plan()
+
+
+# Shares
+
+
+def test_a_share_is_all_partitions_over_the_living_members_rounded_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    world = World({f"p{p}": (0, 10) for p in range(5)})
+    world.client.members["other"] = (5, 1_000)
+    assert sorted(world.plan()) == [TICK, "t/0", "t/1", "t/2"]
+    now[0] += 2
+    world.client.members["me"] = (2, 1_000)
+    assert len(world.reader._wanted) == 3
+    world.plan()
+    assert len(world.reader._wanted) == 3  # two intervals are not over yet
+    now[0] += 0.1
+    world.plan()
+    assert len(world.reader._wanted) == 5
+
+
+def test_what_is_too_much_is_read_no_further_stored_and_given_back() -> None:
+    world = World({"p0": (0, 10), "p1": (0, 10)})
+    end = world.plan()
+    world.client.members["other"] = (5, 1_000)
+    world.ends.ends = {"p0": (0, 12), "p1": (0, 12)}
+    following = world.plan(end)
+    assert following == end | {"t/0": entry(10, 12), TICK: 1}
+    world.reader.commit(end)
+    assert world.claim(0).calls == [("commit", 10, False)]
+    assert world.claim(1).calls == [("commit", 10, True), ("release", False)]
+
+
+def test_nothing_is_wanted_that_a_living_client_holds() -> None:
+    world = World({"p0": (0, 10), "p1": (0, 10), "p2": (0, 10)})
+    world.client.alive = {("t", 0): "alive", ("t", 1): "stale"}
+    assert sorted(world.plan()) == [TICK, "t/1", "t/2"]
+
+
+def test_a_claim_that_ended_is_let_go() -> None:
+    world = World({"p0": (0, 10)})
+    world.plan()
+    claim = world.claim(0)
+    claim.held, claim.reason = False, cast(Any, "taken over")
+    world.client.alive = {("t", 0): "alive"}
+    assert world.plan() == {TICK: 0}
+    assert (world.reader._wanted, claim.calls) == ({}, [("release", False)])
+
+
+def test_executors_get_nothing_but_the_options() -> None:
+    reader = World({"p0": (0, 10)}).reader
+    assert pickle.loads(pickle.dumps(reader)).__dict__ == {"options": reader.options}
+
+
+# A look, and rows
+
+
+def test_a_look_is_from_the_position_on_as_far_as_records_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, asked = Client(), []
+
+    class Looking:
+        def __init__(self, *_: object, **given: Any) -> None:
+            asked.append(given["member"])
+
+        def __enter__(self) -> Client:
+            return client
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def cell(self, topic: str, partition: int) -> Any:
+            return client.cell(topic, partition)
+
+    ends = {"p0": (0, 10), "p1": (6, 10), "p2": (0, 10), "p3": (2, 10)}
+    monkeypatch.setattr(module, "Marshal", Looking)
+    offsets = contextlib.nullcontext(Ends(**ends))
+    monkeypatch.setattr(module, "Offsets", lambda *_: offsets)
+    for partition, position in ((0, 4), (1, 3), (2, 10)):
+        client.cells["t", partition] = SimpleNamespace(position=position)
+    look = UncommittedReader(SourceOptions.of(GIVEN))
+    found = [(r.partition, r.begin, r.end) for r in look.partitions()]
+    assert found == [(0, 4, 10), (1, 6, 10), (3, 2, 10)]
+    assert asked == [False]  # it takes no part in the group
+    limited = UncommittedReader(SourceOptions.of({**GIVEN, "maxOffsetsPerTrigger": "8"}))
+    found = [(r.partition, r.begin, r.end) for r in limited.partitions()]
+    assert found == [(0, 4, 6), (1, 6, 8), (3, 2, 4)]
+
+
+class Message:
+    """A record, written 1,500 ms after 1970 as its broker says."""
+
+    def __init__(self, offset: int, kind: int = 2) -> None:
+        self._offset, self._kind = offset, kind
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return None if self._offset % 2 else b""
+
+    def value(self) -> bytes:
+        return b"v"
+
+    def timestamp(self) -> tuple[int, int]:
+        return self._kind, 1_500
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return [("a", b"1"), ("a", None)] if self._offset % 2 else None
+
+
+def test_a_row_has_what_sparks_own_source_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def read(*given: Any, **_: Any) -> Iterator[list[Message]]:
+        asked.append(given[1:])
+        yield [Message(4), Message(5, kind=1)]
+
+    monkeypatch.setattr(module, "read_range", read)
+    options = SourceOptions.of({**GIVEN, "includeHeaders": "true"})
+    (batch,) = module._arrow_range(options, Range("t", 3, 4, 6))
+    assert asked == [("t", 3, 4, 6)]
+    written = dt.datetime.fromtimestamp(1.5, dt.UTC)
+    assert [tuple(row.values()) for row in batch.to_pylist()] == [
+        (b"", b"v", "t", 3, 4, written, 1, None),
+        (
+            None,
+            b"v",
+            "t",
+            3,
+            5,
+            written,
+            0,
+            [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+        ),
+    ]
