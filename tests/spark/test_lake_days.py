@@ -10,6 +10,7 @@ import pytest
 
 from marshal_py.protocol.slots import slot_of_key
 from marshal_py.spark.lake import gold
+from marshal_py.spark.lake.bronze import _published
 from marshal_py.spark.lake.deliveries import write_deliveries
 from marshal_py.spark.lake.gold import (
     _FINDINGS,
@@ -67,6 +68,50 @@ class Tables:
         """The findings of the day."""
         frames = {name: self.frame(None, f"silver.{name}") for name in ("deliveries", "anomalies")}
         return self.spark.sql(fill(_FINDINGS, day=date_literal(DAY)), **cast(Any, frames))
+
+
+# Bronze
+
+
+@pytest.mark.parametrize(
+    ("headers", "outbox", "id"),
+    [
+        ([("harvest-id", b"shop/outbox/7")], "shop/outbox", 7),
+        ([("trace", b"1"), ("harvest-id", b"a/b/c/-8"), ("harvest-id", b"x/y/9")], "a/b/c", -8),
+        ([("harvest-id", b"shop/outbox/seven")], None, None),
+        ([("harvest-id", None)], None, None),
+        ([("other", b"shop/outbox/7")], None, None),
+        ([], None, None),
+        (None, None, None),
+    ],
+)
+def test_a_record_is_of_the_row_that_its_header_names(
+    spark: SparkSession, headers: Any, outbox: str | None, id: int | None
+) -> None:
+    given = [("t", 3, 5, at(days=1, ms=-1), b"k", None, headers)]
+    frame = spark.createDataFrame(
+        given,
+        "topic string, partition int, offset bigint, timestamp timestamp, key binary, "
+        "value binary, headers array<struct<key:string,value:binary>>",
+    )
+    (found,) = _published(frame).collect()
+    assert (found["outbox"], found["id"], found["day"]) == (outbox, id, DAY)
+    assert (found["partition"], found["offset"], found["value"]) == (3, 5, None)
+
+
+def test_a_table_of_an_earlier_version_has_its_new_columns_without_a_value(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake.at(str(tmp_path))
+    older = spark.sql("SELECT 'g' AS group_id, 4L AS claims, DATE '2026-03-01' AS day")
+    older.write.format("delta").save(lake.path("gold.groups"))
+    (found,) = lake.frame(spark, "gold.groups").collect()
+    assert list(found.asDict()) == [column.name for column in LAKE_TABLES["gold.groups"]]
+    assert (found["claims"], found["takeovers"]) == (4, None)
+    newer = Tables(spark, gold__groups=[{"group_id": "h", "takeovers": 1, "day": DAY}])
+    lake.replace_day("gold.groups", newer.frame(None, "gold.groups"), DAY + dt.timedelta(1))
+    found = lake.frame(spark, "gold.groups").orderBy("group_id").collect()
+    assert [(each["group_id"], each["takeovers"]) for each in found] == [("g", None), ("h", 1)]
 
 
 # Deliveries

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tests.mutation.mutants.modules_commands import COMMANDS
 from tests.mutation.mutants.modules_coordination import COORDINATION
 from tests.mutation.mutants.modules_harvest import HARVESTERS
+from tests.mutation.mutants.modules_spark import SPARK
 from tests.mutation.mutants.noticed import Noticed, noticed
 
 __all__ = ["MODULES"]
@@ -25,6 +26,7 @@ MODULES: tuple[Noticed, ...] = (
     *HARVESTERS,
     *COORDINATION,
     *COMMANDS,
+    *SPARK,
     noticed(
         "who replayed for long looks again before it founds a log",
         f"{CLIENT}.driver",

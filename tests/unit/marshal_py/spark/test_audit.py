@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from marshal_py.errors import ConfigurationError, LogHole, TopicMissing
+from marshal_py.protocol.messages import ClaimingPartition, encode
 from marshal_py.protocol.snapshots import anchor_of
 from marshal_py.spark import audit as module
 from marshal_py.spark.audit import LAG_SAMPLES, _Driver, _Part
+from marshal_py.spark.audit_store import Store
 
 Before = dict[str, Any]
 
@@ -175,3 +179,100 @@ def test_ends_are_those_of_the_claimed_topics_over_the_run_and_now(
     assert rows[:2] == [("t", 0, 1_000, 1_000), ("t", 1, 1_000, 1_000)]
     assert [(p, end) for _, p, _, end in rows[-2:]] == [(0, 50), (1, 60)]
     assert driver._ends({0: {"claimed": [], "from_ms": 1, "until_ms": 2}}) == []
+
+
+class Spark:
+    """Runs the tasks of a job here, one after the other."""
+
+    def __init__(self) -> None:
+        self.function: Any = None
+        self.tasks = 0
+
+    def range(self, _start: int, tasks: int, _step: int, *, numPartitions: int) -> Spark:
+        assert numPartitions == tasks  # one for each coordination partition
+        self.tasks = tasks
+        return self
+
+    def mapInArrow(self, function: Any, _columns: str) -> Spark:
+        self.function = function
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        found = []
+        for n in range(self.tasks):
+            ids = pa.RecordBatch.from_pydict({"id": pa.array([n])})
+            for batch in self.function(iter([ids])):
+                found += batch.to_pylist()
+        return found
+
+
+def claimed(p: int, offset: int) -> Any:
+    """A record of the log: a claim of a cell of its own."""
+    head = (2, "c", f"{1:016x}", "g", offset)
+    value = encode(ClaimingPartition(*head, f"data-{p}", offset, 5_000, -1))
+    return SimpleNamespace(
+        partition=lambda: p,
+        offset=lambda: offset,
+        value=lambda: value,
+        timestamp=lambda: (2, 1_700_000_000_000 + offset * 1_000),
+    )
+
+
+class Log:
+    """A log of three coordination partitions that grows, and the folder of its audit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ends: Ends, folder: Path) -> None:
+        self.ends, self.store = ends, Store(str(folder))
+        self.read: list[tuple[int, int, int]] = []
+        self.markers: set[int] = set()
+        """Partitions whose new records are no records, but markers of transactions."""
+        monkeypatch.setattr(module, "read_range", self._range)
+        monkeypatch.setattr(module, "read_to_end", self._last)
+
+    def _range(self, _c: object, _t: str, p: int, start: int, end: int) -> Iterator[list[Any]]:
+        self.read.append((p, start, end))
+        if p not in self.markers:
+            yield [claimed(p, offset) for offset in range(start, end)]
+
+    def _last(self, _c: object, _t: str, starts: dict[int, int], *_: Any) -> Iterator[Any]:
+        return iter([claimed(p, offset) for p, offset in starts.items()])
+
+    def run(self, *log_ends: int) -> Any:
+        self.read.clear()
+        self.ends.extents["log"] = {p: (0, end) for p, end in enumerate(log_ends)}
+        driver = _Driver({}, "log", "log.snapshots", cast(Any, self.ends), 1.0)
+        return driver.run(cast(Any, Spark()), self.store, 60_000)
+
+    def claims(self) -> list[tuple[int, int]]:
+        found = self.store.table("claims", ["coordinator", "partition"]).to_pylist()
+        return sorted((row["coordinator"], row["partition"]) for row in found)
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch, ends: Ends, tmp_path: Path) -> Log:
+    return Log(monkeypatch, ends, tmp_path)
+
+
+def test_a_run_folds_what_is_new_and_keeps_what_is_known_of_the_other_partitions(log: Log) -> None:
+    first = log.run(4, 2, 0)
+    assert sorted(log.read) == [(0, 0, 4), (1, 0, 2)]
+    assert (first.run, first.records, first.open["claims"]) == (1, 6, 6)
+    second = log.run(4, 3, 1)
+    assert sorted(log.read) == [(1, 2, 3), (2, 0, 1)]
+    assert (second.run, second.records, second.open["claims"]) == (2, 2, 8)
+    third = log.run(5, 3, 1)
+    assert log.read == [(0, 4, 5)]
+    assert (third.run, third.records) == (3, 1)
+    assert log.claims() == [*((0, n) for n in range(5)), *((1, n) for n in range(3)), (2, 0)]
+    assert log.run(5, 3, 1).run == 0
+
+
+def test_where_nothing_but_markers_came_the_next_run_looks_again(log: Log) -> None:
+    log.run(4, 0, 0)
+    log.markers = {0}
+    assert log.run(5, 1, 0).records == 1
+    assert log.run(5, 1, 0).run == 0
+    log.markers = set()
+    log.run(6, 1, 0)
+    assert log.read == [(0, 4, 6)]
+    assert log.claims() == [*((0, n) for n in range(6)), (1, 0)]

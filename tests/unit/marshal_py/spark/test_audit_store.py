@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import multiprocessing
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from marshal_py.errors import ConfigurationError, LogHole
 from marshal_py.protocol.messages import ClaimingPartition, encode
 from marshal_py.spark import audit as audit_module
+from marshal_py.spark import audit_store as store_module
 from marshal_py.spark.audit_report import render
 from marshal_py.spark.audit_store import Store
 from marshal_py.spark.audit_tables import schema
@@ -135,6 +137,79 @@ def test_a_recovery_leaves_what_may_still_be_committed(store: Store) -> None:
     result = slow.task()
     assert store.recover() is None
     slow.commit(result)
+    assert claims(store) == list(range(20))
+
+
+def test_a_recovery_after_a_commit_leaves_the_run_that_is_under_way(store: Store) -> None:
+    begin = Run(store, 10)
+    begin.commit(begin.task())
+    slow = Run(store, 20, store.recover())
+    result = slow.task()
+    store.recover()  # another audit begins
+    slow.commit(result)
+    assert claims(store) == list(range(20))
+
+
+def test_a_commit_whose_answer_was_lost_is_ones_own(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request was sent again, and is told that there is one."""
+    create = Store._create
+
+    def repeated(*given: Any) -> bool:
+        create(*given)
+        return create(*given)
+
+    monkeypatch.setattr(Store, "_create", repeated)
+    run = Run(store, 10)
+    run.commit(run.task())
+    assert claims(store) == list(range(10))
+
+
+def test_a_commit_is_on_the_disk_before_it_has_its_name(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    link, fsync = Path.hardlink_to, os.fsync
+
+    def linked(self: Path, target: str) -> None:
+        done.append("name")
+        link(self, target)
+
+    def synced(file: int) -> None:
+        done.append(f"{os.fstat(file).st_size > 0} disk")
+        fsync(file)
+
+    monkeypatch.setattr(Path, "hardlink_to", linked)
+    monkeypatch.setattr(os, "fsync", synced)
+    run = Run(store, 10)
+    run.commit(run.task())
+    assert done == ["True disk", "name"]
+
+
+@pytest.mark.parametrize("moved", range(2))
+def test_whoever_reads_while_files_are_moved_sees_no_row_twice(
+    store: Store, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    begin = Run(store, 10)
+    begin.commit(begin.task())
+    following = Run(store, 20, store.recover())
+    result = following.task()
+    left = [moved]
+
+    def move(fs: Any, source: str, target: str) -> None:
+        if not left[0]:
+            raise ZeroDivisionError
+        left[0] -= 1
+        fs.move(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "_move", move)
+        with pytest.raises(ZeroDivisionError):
+            following.commit(result)
+        assert claims_on_disk(store) in (0, 20)
+        assert len(claims(store)) in (0, 20)
+    store.recover()
     assert claims(store) == list(range(20))
 
 

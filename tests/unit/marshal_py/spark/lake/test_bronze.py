@@ -1,0 +1,157 @@
+"""How bronze reads Kafka, and what it makes of a stream that fails: no Kafka, no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from pyspark.errors import StreamingQueryException
+
+from marshal_py.errors import LogHole
+from marshal_py.spark.lake import bronze as module
+from marshal_py.spark.lake.bronze import _check_same_topic, _finish, _source
+
+
+class Session:
+    """Keeps how a stream is read."""
+
+    def __init__(self) -> None:
+        self.readStream, self.given = self, dict[str, str]()
+
+    def format(self, name: str) -> Session:
+        assert name == "kafka"
+        return self
+
+    def options(self, **given: str) -> Session:
+        self.given.update(given)
+        return self
+
+    def option(self, name: str, value: str) -> Session:
+        return self.options(**{name: value})
+
+    def load(self) -> dict[str, str]:
+        return self.given
+
+
+def test_committed_records_are_read_from_the_first_on_and_gaps_are_errors() -> None:
+    config = {"bootstrap.servers": "x", "kafka.isolation.level": "read_uncommitted"}
+    given: Any = _source(cast(Any, Session()), config, "subscribe", "t", includeHeaders="true")
+    assert given["kafka.isolation.level"] == "read_committed"
+    assert (given["startingOffsets"], given["failOnDataLoss"]) == ("earliest", "true")
+    assert (given["subscribe"], given["includeHeaders"]) == ("t", "true")
+
+
+class Query:
+    """A stream that ends, or fails."""
+
+    def __init__(self, *batches: int, error: str = "") -> None:
+        self._error = error
+        self.recentProgress = [{"batchId": n, "numInputRows": c} for n, c in enumerate(batches)]
+        self.lastProgress = self.recentProgress[-1] if batches else None
+        self._looks = 0
+
+    def awaitTermination(self, _timeout_s: float) -> bool:
+        self._looks += 1
+        if self._error:
+            raise StreamingQueryException(self._error)
+        return self._looks > 2
+
+
+def test_a_stream_is_told_of_while_it_goes_on_and_counted_when_it_ends() -> None:
+    said: list[str] = []
+    assert _finish("log", cast(Any, Query(5, 1_200)), said.append) == 1_205
+    assert said == ["log: 1,200 records"]
+    assert _finish("log", cast(Any, Query()), said.append) == 0
+
+
+@pytest.mark.parametrize("why", ["some data may have been lost", "offset was changed from 9 to 3"])
+def test_records_that_are_gone_are_a_hole_and_another_failure_is_itself(why: str) -> None:
+    with pytest.raises(LogHole, match=f"log: records are gone .*{why}"):
+        _finish("log", cast(Any, Query(error=f"{why}\nmore")), print)
+    with pytest.raises(StreamingQueryException, match="no space left"):
+        _finish("log", cast(Any, Query(error="no space left")), print)
+
+
+class Table:
+    """What was read: partition → last offset and its timestamp, of the newest day."""
+
+    def __init__(self, rows: dict[int, tuple[int, int]]) -> None:
+        self._rows, self._of_day = rows, False
+        self.read = self
+
+    def exists(self, *_: object) -> bool:
+        return True
+
+    def path(self, table: str) -> str:
+        return table
+
+    def format(self, _name: str) -> Table:
+        return self
+
+    def load(self, _path: str) -> Table:
+        return self
+
+    def filter(self, condition: Any) -> Table:
+        return self
+
+    def selectExpr(self, _what: str) -> Any:
+        return SimpleNamespace(collect=lambda: [("2026-03-01",)])
+
+    def groupBy(self, _column: str) -> Table:
+        return self
+
+    def agg(self, _what: object) -> Any:
+        class Row(tuple):  # type: ignore[type-arg]
+            def __getitem__(self, key: Any) -> Any:
+                return super().__getitem__(1 if key == "last" else key)
+
+        rows = [
+            Row((p, SimpleNamespace(offset=offset, ms=ms)))
+            for p, (offset, ms) in self._rows.items()
+        ]
+        return SimpleNamespace(collect=lambda: rows)
+
+
+def check(
+    monkeypatch: pytest.MonkeyPatch,
+    read: dict[int, tuple[int, int]],
+    extent: dict[int, tuple[int, int]],
+    *records: tuple[int, int, int],
+) -> list[Any]:
+    """Look at a topic that has these records: partition, offset, timestamp; what is asked for."""
+    asked: list[Any] = []
+
+    def read_to_end(_c: object, topic: str, starts: Any, ends: Any, _: float) -> Iterator[Any]:
+        asked.append((starts, ends))
+        for p, offset, ms in records:
+            yield SimpleNamespace(
+                partition=lambda p=p: p,
+                offset=lambda offset=offset: offset,
+                timestamp=lambda ms=ms: (1, ms),
+            )
+
+    monkeypatch.setattr(module, "read_to_end", read_to_end)
+    monkeypatch.setattr("pyspark.sql.functions.col", lambda _: "x")
+    monkeypatch.setattr("pyspark.sql.functions.expr", lambda _: "x")
+    table, offsets = cast(Any, Table(read)), cast(Any, SimpleNamespace(extent=lambda _: extent))
+    _check_same_topic(table, table, {}, offsets, "bronze.published", "t", "partition", 1.0)
+    return asked
+
+
+def test_the_last_record_that_was_read_must_still_be_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, extent = {0: (4, 100), 1: (9, 200), 2: (3, 300)}, {0: (0, 5), 1: (2, 12), 2: (4, 9)}
+    asked = check(monkeypatch, read, extent, (0, 4, 100), (1, 9, 200), (1, 10, 201))
+    assert asked == [({0: 4, 1: 9}, {0: 5, 1: 10})]  # 2: retention has deleted it
+    with pytest.raises(LogHole, match="record at t/1/9 is not the one that was read"):
+        check(monkeypatch, read, extent, (0, 4, 100), (1, 9, 201))
+    with pytest.raises(LogHole, match="t/0 has fewer records than were read"):
+        check(monkeypatch, read, {**extent, 0: (0, 4)})
+    with pytest.raises(LogHole, match="t/2 has fewer records"):
+        check(monkeypatch, read, {0: (0, 5), 1: (0, 12)})

@@ -1,0 +1,89 @@
+"""Where a lake may be, and which one this library may write to."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from marshal_py.errors import ConfigurationError
+from marshal_py.spark.lake.report import _lines, _section, _tiles
+from marshal_py.spark.lake.run import _check_version
+from marshal_py.spark.lake.sql import table_name, time_literal
+from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
+from tests.unit.marshal_py.spark.test_audit_report import at, cells
+
+LOG_STORE = "spark.delta.logStore.s3a.impl"
+
+
+class Session:
+    """A session with settings."""
+
+    def __init__(self, **settings: str) -> None:
+        self.settings, self.conf = settings, self
+
+    def get(self, name: str, otherwise: str | None) -> str | None:
+        return self.settings.get(name, otherwise)
+
+    def set(self, name: str, value: str) -> None:
+        self.settings[name] = value
+
+
+def test_a_bucket_is_written_to_only_where_no_commit_can_be_overwritten() -> None:
+    for place in ("s3://b/lake", "s3n://b/lake", "S3://b/lake"):
+        with pytest.raises(ConfigurationError, match="Spark knows S3 as s3a://"):
+            Lake.to_write(cast(Any, Session(**{LOG_STORE: "x"})), place)
+    with pytest.raises(ConfigurationError, match="could overwrite each other's commits"):
+        Lake.to_write(cast(Any, Session()), "s3a://b/lake")
+    session = Session(**{LOG_STORE: "x"})
+    assert Lake.to_write(cast(Any, session), "s3a://b/lake/").path("gold.lag") == (
+        "s3a://b/lake/gold/lag"
+    )
+    checkpoints = session.settings["spark.sql.streaming.checkpointFileManagerClass"]
+    assert checkpoints == "marshal.spark.ConditionalPutCheckpoints"
+    session = Session()
+    Lake.to_write(cast(Any, session), "/lake")
+    assert session.settings == {}
+
+
+@pytest.mark.parametrize(
+    ("latest", "refused"), [(None, False), (SCHEMA_VERSION, False), (SCHEMA_VERSION + 1, True)]
+)
+def test_a_lake_of_a_later_version_is_refused(latest: int | None, refused: bool) -> None:
+    frame = SimpleNamespace(
+        selectExpr=lambda _: SimpleNamespace(collect=lambda: [(latest,)]),
+    )
+    lake = cast(Any, SimpleNamespace(place="/lake", frame=lambda *_: frame))
+    if refused:
+        with pytest.raises(ConfigurationError, match="upgrade it, or begin another lake"):
+            _check_version(cast(Any, None), lake)
+    else:
+        _check_version(cast(Any, None), lake)
+
+
+def test_names_and_moments_are_written_as_sql_reads_them() -> None:
+    assert table_name("/a`b") == "delta.`/a``b`"
+    assert time_literal(at(1.5)) == "TIMESTAMP '2026-03-01 00:00:01.500000'"
+
+
+def test_what_is_lost_is_not_known_where_the_rows_of_an_outbox_are_not() -> None:
+    known = {"lost": 2, "records": 5}
+    assert "rows lost" in (html := _tiles([known, known], [{"takeovers": None}], [{"count": 3}]))
+    assert ">4<" in html
+    assert "rows lost" not in _tiles([known, {"lost": None, "records": None}], [], [])
+
+
+def test_a_table_says_what_is_not_known_and_a_picture_needs_two_moments() -> None:
+    rows = [{"name": "<a>", "found": None, "met": False, "limit": 1_234.5}]
+    assert cells(_section("T", rows, {})) == [["&lt;a&gt;", "not known", "no", "1,234.5"]]
+    assert _section("T", [], {}) == "<h2>T</h2><p>None.</p>"
+    points: list[dict[str, Any]] = [
+        {"day": at(0), "lag": 5, "of": "a"},
+        {"day": at(10), "lag": 10, "of": "a"},
+        {"day": at(5), "lag": None, "of": "b"},
+    ]
+    assert 'points="0.0,75.0 1000.0,20.0"' in _lines(points, "day", "lag", "of")
+    assert _lines(points[:1], "day", "lag", "of") == ""
