@@ -261,6 +261,8 @@ _S3_CHECKPOINTS: Final = (
     "spark.sql.streaming.checkpointFileManagerClass",
     "marshal.spark.ConditionalPutCheckpoints",
 )
+_UTC: Final = ("spark.sql.session.timeZone", "UTC")
+"""Of days, and of times that are written as text; a session of somebody else's has its own."""
 
 
 @dataclass(frozen=True)
@@ -292,6 +294,7 @@ class Lake:
                     "jars that `python -m marshal_py.spark.connector delta s3` prints"
                 )
             spark.conf.set(*_S3_CHECKPOINTS)
+        spark.conf.set(*_UTC)
         return lake
 
     def path(self, table: str) -> str:

@@ -402,6 +402,12 @@ SPARK: tuple[Noticed, ...] = (
         f"{UNIT}/lake/test_places.py::test_a_bucket_is_written_to_only_where_no_commit_can_be_overwritten",
         ("Lake.to_write", "spark.conf.set(*_S3_CHECKPOINTS)", "pass"),
     ),
+    noticed(
+        "days of a lake are in UTC",
+        f"{LAKE}.tables",
+        f"{UNIT}/lake/test_places.py::test_days_are_in_utc_whatever_zone_the_session_was_in",
+        ("Lake.to_write", "spark.conf.set(*_UTC)", "pass"),
+    ),
     # Outboxes
     noticed(
         "a topic that was made anew is left to a full reconciliation",

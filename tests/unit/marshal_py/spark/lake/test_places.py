@@ -44,9 +44,13 @@ def test_a_bucket_is_written_to_only_where_no_commit_can_be_overwritten() -> Non
     )
     checkpoints = session.settings["spark.sql.streaming.checkpointFileManagerClass"]
     assert checkpoints == "marshal.spark.ConditionalPutCheckpoints"
-    session = Session()
-    Lake.to_write(cast(Any, session), "/lake")
-    assert session.settings == {}
+
+
+@pytest.mark.parametrize("place", ["/lake", "hdfs://name/lake"])
+def test_days_are_in_utc_whatever_zone_the_session_was_in(place: str) -> None:
+    session = Session(**{"spark.sql.session.timeZone": "Europe/Berlin"})
+    Lake.to_write(cast(Any, session), place)
+    assert session.settings == {"spark.sql.session.timeZone": "UTC"}
 
 
 @pytest.mark.parametrize(
