@@ -15,11 +15,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
-from harvest.errors import ConfigurationError
+from harvest import errors as harvest_errors
 from harvest.spark.lake import add_archive, add_table
 from marshal_py.cli.app import app
 from marshal_py.embedded import EmbeddedKafka
-from marshal_py.errors import LogHole
+from marshal_py.errors import ConfigurationError, LogHole
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.spark.audit_tables import to_arrow
 from marshal_py.spark.lake.maintenance import maintain
@@ -229,6 +229,11 @@ def test_what_retention_and_compaction_leave(world: World) -> None:
     world.run(later)
     for table in FOLDED:
         assert silver(world, table) == folded(script, table), table
+    kept = {table: world.rows(table) for table in ("silver.deliveries", "gold.outboxes")}
+    assert len(kept["silver.deliveries"]) == 2
+    with pytest.raises(ConfigurationError, match=f"nothing of {DAY} any more"):
+        world.run(DAY)
+    assert {table: world.rows(table) for table in kept} == kept
 
 
 def test_a_topic_that_was_made_anew_is_not_read_on(world: World, kafka: EmbeddedKafka) -> None:
@@ -290,5 +295,5 @@ def test_rows_of_a_table_come_once_each(world: World, postgres_database: str) ->
 
 @pytest.mark.parametrize("outbox", ["outbox", "/outbox", "shop/"])
 def test_an_outbox_is_named_as_in_its_header(world: World, outbox: str) -> None:
-    with pytest.raises(ConfigurationError, match="NAME/OUTBOX"):
+    with pytest.raises(harvest_errors.ConfigurationError, match="NAME/OUTBOX"):
         add_archive(world.spark, world.lake.place, outbox, "nowhere")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.slots import slot_of_key
 from marshal_py.spark.lake import gold
 from marshal_py.spark.lake.bronze import _published
-from marshal_py.spark.lake.deliveries import write_deliveries
+from marshal_py.spark.lake.deliveries import check_days, write_deliveries
 from marshal_py.spark.lake.gold import (
     _FINDINGS,
     _GROUPS,
@@ -277,6 +278,27 @@ def test_who_handled_a_record_of_a_shared_partition_is_who_had_the_slot_of_its_k
     found = delivered(spark, rows, records, claims)
     handlers = [[h["client_id"] for h in found[n]["handled"]] for n in range(6)]
     assert handlers == [[f"slot {slot_of_key(key, n, 2)}"] for n, key in enumerate(keys)]
+
+
+def test_a_day_whose_rows_and_records_are_gone_is_not_written_anew(spark: SparkSession) -> None:
+    days = [DAY + dt.timedelta(n) for n in range(-3, 1)]
+    tables = Tables(
+        spark,
+        bronze__outbox_rows=[row(1, at(days=-2))],
+        bronze__published=[record(2, 0, at(days=-1))],
+        silver__deliveries=[delivery(n, "delivered", day=day) for n, day in enumerate(days)],
+    )
+
+    def check(*wanted: dt.date, late_days: int = 1) -> None:
+        check_days(spark, cast(Lake, tables), wanted, late_days=late_days)
+
+    check(DAY - dt.timedelta(1))
+    check(DAY + dt.timedelta(2))  # of which nothing was ever written
+    for wanted in (days[0], days[1], days[3], DAY + dt.timedelta(1)):
+        with pytest.raises(ConfigurationError, match=f"the tables of {wanted} stay as they are"):
+            check(days[2], wanted)
+    with pytest.raises(ConfigurationError, match=f"nothing of {days[0]} any more"):
+        check(days[2], late_days=2)
 
 
 # Gold

@@ -8,9 +8,10 @@ and its record is unexpected. Joined by the header ``harvest-id``; order is a ma
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.slots import slot_of_key
 from marshal_py.spark.lake.sql import SLOTS, date_literal, fill, time_literal
 from marshal_py.spark.lake.tables import Lake
@@ -18,7 +19,7 @@ from marshal_py.spark.lake.tables import Lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["write_deliveries"]
+__all__ = ["check_days", "write_deliveries"]
 
 _RECORDS: Final = """
 SELECT outbox, id, count(*) AS copies,
@@ -92,6 +93,34 @@ FROM {days} AS d LEFT JOIN {handled} AS h ON d.outbox = h.outbox AND d.id = h.id
 """
 
 _HASHES: Final = 1 << 32
+
+
+def check_days(
+    spark: SparkSession, lake: Lake, days: Collection[dt.date], *, late_days: int
+) -> None:
+    """Raise `ConfigurationError` for a day that would be written anew without what it was made of.
+
+    Retention deletes bronze before silver and gold: they would lose the day, or have its records
+    without their rows.
+    """
+    late = dt.timedelta(late_days)
+    first, last = min(days) - late, max(days)
+
+    def known(table: str) -> set[dt.date]:
+        between = f"day BETWEEN {date_literal(first)} AND {date_literal(last)}"
+        found = lake.frame(spark, table).filter(between).select("day").distinct().collect()
+        return {row["day"] for row in found}
+
+    written = known("silver.deliveries")
+    gone = written and written - known("bronze.outbox_rows") - known("bronze.published")
+    for day in sorted(gone):
+        for wanted in sorted(days):
+            if wanted - late <= day <= wanted:
+                raise ConfigurationError(
+                    f"bronze has nothing of {day} any more, which {wanted} was made of: the tables "
+                    f"of {wanted} stay as they are (`marshal lake maintain --bronze-days` keeps "
+                    "bronze for longer)"
+                )
 
 
 def write_deliveries(

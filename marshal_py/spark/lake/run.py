@@ -13,7 +13,7 @@ from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.errors import ConfigurationError
 from marshal_py.spark.kafka import Offsets, librdkafka_settings
 from marshal_py.spark.lake.bronze import ingest
-from marshal_py.spark.lake.deliveries import write_deliveries
+from marshal_py.spark.lake.deliveries import check_days, write_deliveries
 from marshal_py.spark.lake.gold import Expectation, Expectations, write_gold
 from marshal_py.spark.lake.silver import fold_new
 from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
@@ -112,6 +112,8 @@ def run_lake(
         progress("folding")
         sample_ms = max(1, int(settings.sample_s * 1000))
         fold_new(spark, lake, settings.topic, partitions, sample_ms)
+        if days:
+            check_days(spark, lake, days, late_days=settings.late_days)
         gates: list[Expectation] = []
         for day in days:
             progress(f"deliveries and gold of {day}")

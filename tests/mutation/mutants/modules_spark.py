@@ -311,6 +311,12 @@ SPARK: tuple[Noticed, ...] = (
         ("", "WHERE day IS NULL OR day >= {since}", "WHERE day >= {since}"),
     ),
     noticed(
+        "a day is not written anew without what it was made of",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_day_whose_rows_and_records_are_gone_is_not_written_anew",
+        ("check_days", "wanted - late <= day <= wanted", "day == wanted"),
+    ),
+    noticed(
         "the gap of a day's outbox is not known where its rows are not",
         f"{LAKE}.gold",
         f"{DAYS}::test_an_outbox_is_counted_by_what_became_of_its_rows",
