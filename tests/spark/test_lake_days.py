@@ -111,8 +111,8 @@ def test_a_table_of_an_earlier_version_has_its_new_columns_without_a_value(
     assert (found["claims"], found["takeovers"]) == (4, None)
     newer = Tables(spark, gold__groups=[{"group_id": "h", "takeovers": 1, "day": DAY}])
     lake.replace_day("gold.groups", newer.frame(None, "gold.groups"), DAY + dt.timedelta(1))
-    found = lake.frame(spark, "gold.groups").orderBy("group_id").collect()
-    assert [(each["group_id"], each["takeovers"]) for each in found] == [("g", None), ("h", 1)]
+    both = lake.frame(spark, "gold.groups").orderBy("group_id").collect()
+    assert [(each["group_id"], each["takeovers"]) for each in both] == [("g", None), ("h", 1)]
 
 
 # Deliveries

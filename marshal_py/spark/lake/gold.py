@@ -245,9 +245,10 @@ def write_gold(
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of it is waiting for small jobs
         found = pool.submit(of_deliveries)
         done = [pool.submit(lake.replace_day, *table, day) for table in of_log.items()]
-        for each in (found, *done):
+        kinds = found.result()
+        for each in done:
             each.result()
-    gates = _gates(spark, lake, day, expectations, found.result())
+    gates = _gates(spark, lake, day, expectations, kinds)
     rows = spark.createDataFrame(
         [(*gate, day) for gate in gates],
         "name string, found double, `limit` double, met boolean, day date",

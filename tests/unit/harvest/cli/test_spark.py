@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-
-from click.testing import Result
 
 from harvest.cli.app import app
 from harvest.spark.reconcile import Reconciliation

@@ -208,8 +208,8 @@ class Spark:
 
 def claimed(p: int, offset: int) -> Any:
     """A record of the log: a claim of a cell of its own."""
-    head = (2, "c", f"{1:016x}", "g", offset)
-    value = encode(ClaimingPartition(*head, f"data-{p}", offset, 5_000, -1))
+    cell = (f"data-{p}", offset)
+    value = encode(ClaimingPartition(2, "c", f"{1:016x}", "g", offset, *cell, 5_000, -1))
     return SimpleNamespace(
         partition=lambda: p,
         offset=lambda: offset,

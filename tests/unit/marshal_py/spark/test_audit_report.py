@@ -64,7 +64,7 @@ def test_lag_of_a_shared_partition_is_that_of_its_last_slot() -> None:
 
 
 def test_who_holds_something_now_is_counted() -> None:
-    claims = [{"until_at": None}, {"until_at": at(1)}]
+    claims: list[Record] = [{"until_at": None}, {"until_at": at(1)}]
     html = _tiles(claims, [{}], [{}, {}], [], (at(0), at(1)))
     assert "held now" in html
     assert "2026-03-01 00:00:00.000 to 2026-03-01 00:00:01.000" in html

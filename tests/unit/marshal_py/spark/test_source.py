@@ -331,7 +331,7 @@ def test_a_share_is_all_partitions_over_the_living_members_rounded_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("marshal_py.spark.source.time.monotonic", lambda: now[0])
     world = World({f"p{p}": (0, 10) for p in range(5)})
     world.client.members["other"] = (5, 1_000)
     assert sorted(world.plan()) == [TICK, "t/0", "t/1", "t/2"]
