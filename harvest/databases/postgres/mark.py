@@ -110,12 +110,14 @@ class PostgresMarkStore(PostgresSources):
         statement = self._mark_statement()
         until_s += self._clock_ahead_s()
         parameters = (term.tag(batch), term.first, term.last, until_s)
-        try:
-            found = self._execute(statement, (*parameters, limit), binary=True).fetchall()
-        except UnreadableRows as error:
-            if limit == 1:
-                return self._mark_unreadable(parameters, error)
-            return self.mark(term, batch, limit // 2, valid_ms)
+        while True:
+            try:
+                found = self._execute(statement, (*parameters, limit), binary=True).fetchall()
+                break
+            except UnreadableRows as error:
+                if limit == 1:
+                    return self._mark_unreadable(parameters, error)
+                limit //= 2  # and there is no more time for that
         rows = with_headers(found)
         if self._extra:
             rows = with_extra(rows, self._extra)

@@ -99,6 +99,26 @@ def test_mark_mode_marks_every_row_and_says_which_cannot_be_read(url: str) -> No
         assert store.backlog().rows == 7
 
 
+def test_a_row_that_cannot_be_read_gives_no_more_time_to_mark(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a leader that was paused could take rows from its successor."""
+    with closing(PostgresMarkStore(url, "outbox")) as store:
+        store.init()
+        insert(url)
+        execute, until = store._execute, []
+
+        def noted(statement: Any, parameters: Any = (), **options: Any) -> Any:
+            if len(parameters) == 5:
+                until.append(parameters[3])
+            return execute(statement, parameters, **options)
+
+        monkeypatch.setattr(store, "_execute", noted)
+        assert [row.id for row in store.mark(TERM, 0, 4, LONG_MS)] == [1]
+        assert len(until) == 3
+        assert len(set(until)) == 1
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_range_mode_gives_each_row_to_one_shard(url: str, shards: int) -> None:
     stores = [PostgresRangeStore(url, "outbox", shard=n, shards=shards) for n in range(shards)]
