@@ -51,8 +51,10 @@ class CheckpointCopies(ABC):
 
     def save(self, position: Position) -> None:
         """See `RangeStore.save`."""
-        values = (position.shard, position.shards, position.last_id, position.encode())
-        self._change(self._sql(self._save), values)
+        self._change(self._sql(self._save), self._values(position))
+
+    def _values(self, position: Position) -> tuple[Any, ...]:
+        return position.shard, position.shards, position.last_id, position.encode()
 
     def saved(self) -> list[Position]:
         """See `RangeStore.saved`."""

@@ -91,8 +91,8 @@ class MemoryRangeStore(MemorySources):
     def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
         """See `RangeStore.rewrite`."""
         with self.table.lock:
-            self.table.shards = shards
             self.table.saved = {position.shard: position for position in positions}
+            self.table.shards = shards
 
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`; ages are not kept, the oldest is 0 s old."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -246,6 +247,26 @@ def test_a_rewrite_sets_layout_and_copies(range_bench: RangeBench) -> None:
     store.rewrite(1, [Position(5, 0, 1, 90, ((7, 9),))])
     assert range_bench.store(0, 2).layout() == 1
     assert store.saved() == [Position(5, 0, 1, 90, ((7, 9),))]
+
+
+class Interrupted(list[Position]):
+    """Whoever goes through them is ended behind the first."""
+
+    def __iter__(self) -> Iterator[Position]:
+        yield self[0]
+        raise KeyboardInterrupt
+
+
+def test_a_rewrite_that_does_not_end_changes_nothing(range_bench: RangeBench) -> None:
+    """Else whoever comes next finds no layout, sets his own, and rows change their shards."""
+    store = range_bench.store()
+    assert store.layout() == 1
+    copy = Position(5, 0, 1, 100)
+    store.save(copy)
+    with pytest.raises(KeyboardInterrupt):
+        store.rewrite(3, Interrupted([Position(6, 0, 3, 100), Position(6, 1, 3, 100)]))
+    assert store.layout() == 1
+    assert store.saved() == [copy]
 
 
 def test_the_backlog_is_what_is_above_the_position(range_bench: RangeBench) -> None:

@@ -200,8 +200,8 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
         try:
             self._execute(self._sql("DELETE FROM {positions}"))
             self._execute(self._sql(self._set_layout), (LAYOUT, shards))
-            for position in positions:
-                self.save(position)
+            for position in positions:  # not tried again: a deadlock has undone what came before
+                self._execute(self._sql(self._save), self._values(position))
             self._execute("COMMIT")
         except BaseException:
             self.close()  # which rolls back

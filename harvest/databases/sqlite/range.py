@@ -39,7 +39,8 @@ WHERE id BETWEEN low AND high
 ORDER BY id
 """
 _BOUNDS: Final = "SELECT min(id), max(id) FROM {table}"
-_DRAWN: Final = "SELECT seq FROM {sequence} WHERE name = ?"
+# It has the name as the table was created, and SQLite tells tables apart without the case.
+_DRAWN: Final = "SELECT seq FROM {sequence} WHERE name = ? COLLATE NOCASE"
 _BACKLOG: Final = """
 SELECT id, kafka_key, (julianday('now') - julianday(create_time)) * 86400.0
 FROM {table} WHERE id > ? ORDER BY id LIMIT ?
@@ -122,10 +123,11 @@ class SqliteRangeStore(SqliteSources, CheckpointCopies):
 
     def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
         """See `RangeStore.rewrite`."""
-        self._change(self._sql("DELETE FROM {positions}"))
-        self._change(self._sql(self._set_layout), (LAYOUT, shards))
-        for position in positions:
-            self.save(position)
+        with self._writing():
+            self._execute(self._sql("DELETE FROM {positions}"))
+            self._execute(self._sql(self._set_layout), (LAYOUT, shards))
+            for position in positions:
+                self._execute(self._sql(self._save), self._values(position))
 
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`."""

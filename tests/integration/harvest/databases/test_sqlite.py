@@ -198,6 +198,19 @@ def test_a_range_store_says_what_is_missing(url: str) -> None:
         SqliteRangeStore(url, "other").connect()
 
 
+def test_ids_are_known_in_whatever_case_the_table_was_created(url: str) -> None:
+    """To SQLite, Outbox and outbox are one table; and an empty one has drawn ids, too."""
+    with closing(SqliteRangeStore(url, '"Outbox"')) as made:
+        made.init()
+    with closing(sqlite3.connect(sqlite_path(url))) as connection, connection:
+        Stasher().stash_many(connection, [OutboxRecord("t", "k", "v")] * 3)
+        connection.execute("DELETE FROM outbox")
+    with closing(SqliteRangeStore(url, "outbox")) as store:
+        store.connect()
+        assert store.bounds().last == 3
+        assert store.holders().drawn == 3
+
+
 def test_a_configuration_names_the_file(url: str) -> None:
     text = f"kafka: {{bootstrap.servers: 'b:1'}}\ndatabase: {url}\ngroup: g\n"
     assert parse(text).database == url
