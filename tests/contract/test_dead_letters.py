@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -16,6 +16,7 @@ from harvest.core.interfaces.dead_letter_store import DeadLetterTable, Dropped, 
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.registry import Database, database
+from harvest.errors import TableMissing
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
 from harvest.sinks.kafka.refusals import advice
@@ -252,3 +253,16 @@ def test_topics_that_were_missing_are_known(world: World) -> None:
     rows = [BadRow(one, errors[0]), BadRow(two, errors[1]), BadRow(three, "the topic 'c': no")]
     world.dead_letters.add(rows, TERM)
     assert world.dead_letters.missing_topics() == {"a", "b"}
+
+
+def test_a_table_of_them_that_was_dropped_is_made_again(world: World) -> None:
+    one, two = world.insert("1"), world.insert("2")
+    world.mark()
+    assert world.dead_letters.add([BadRow(one, "bad")], TERM) == {one}
+    assert world.dead_letters.count() == 1
+    with world.tables.transaction() as connection:
+        connection.cursor().execute("DROP TABLE outbox_dead_letters")
+    with suppress(TableMissing):  # whoever knows the table may have to hear of it once
+        world.dead_letters.add([BadRow(two, "bad")], TERM)
+    assert world.dead_letters.add([BadRow(two, "bad")], TERM) <= {two}
+    assert [row.id for row in world.dead_letters.rows(ALL, 10)] == [two]

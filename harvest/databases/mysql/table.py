@@ -369,6 +369,8 @@ class MysqlTable:
         except pymysql.MySQLError as error:
             code = error.args[0] if error.args else 0
             said = " ".join(str(part) for part in error.args)
+            if code == _NO_TABLE or code in _UNUSABLE:
+                self._forget()
             if code == _NO_TABLE:
                 text = f"the table {self._table} cannot be used: {said}; run `harvest init`"
                 raise TableMissing(text) from error

@@ -62,5 +62,9 @@ class SqliteDeadLetters(SqliteTable, PortableDeadLetters):
     def _moving(self) -> AbstractContextManager[object]:
         return self._writing()
 
+    def _forget(self) -> None:
+        self._there = False
+        self._columns = None
+
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         return super()._execute(statement.replace("%s", "?"), parameters)

@@ -241,7 +241,11 @@ class SqliteTable:
         except sqlite3.Error as error:
             raise StoreUnavailable(f"{self.path} cannot be opened: {error}") from error
         self._connection = connection
+        self._forget()
         return connection
+
+    def _forget(self) -> None:
+        """Whatever was learned of the table may have changed."""
 
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         with self._errors():
@@ -274,6 +278,8 @@ class SqliteTable:
             yield
         except sqlite3.Error as error:
             said = str(error)
+            if "no such" in said or "has no column" in said:
+                self._forget()
             if "no such table" in said:
                 text = f"the table {self._table} does not exist ({said}): run `harvest init`"
                 raise TableMissing(text) from error
