@@ -213,7 +213,11 @@ class Monitor:
         started_s = time.monotonic()
         if started_s < self._count_at_s:
             return
-        self.slot = self._probes.slot()
+        try:
+            self.slot = self._probes.slot()
+        except Exception:
+            self.slot = None  # it may cost more by now
+            raise
         if self.slot is not None and self.slot.lost:
             raise SchemaError("the replication slot is lost: see `harvest check`")
         self.backlog = self._probes.backlog()
