@@ -1,13 +1,34 @@
-"""A leader in range mode opens its sink only under its lease (specs/HARVEST.md §14)."""
+"""A leader in range mode: its sink, its checkpoints and their copies (specs/HARVEST.md §14)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from harvest.core import range as r
+from harvest.core.failure import Failure
+from harvest.core.interfaces.range_store import Window
+from harvest.core.range_checkpoint import Position
+from harvest.core.row import Row
+from harvest.errors import (
+    CheckpointError,
+    ConfigurationError,
+    DatabaseChanged,
+    HarvestError,
+    SinkUnavailable,
+    StoreUnavailable,
+)
+from harvest.outbox.record import OutboxRecord
+from harvest.runtime import range_leader as module
 from harvest.runtime.leadership import Leadership
-from harvest.runtime.range_leader import RangeLeader, RangeTools
+from harvest.runtime.range_leader import RangeLeader, RangeTools, check_layout
+from harvest.testing.memory_broker import MemoryBroker, MemorySink
+from harvest.testing.memory_range_store import MemoryRangeStore
+from harvest.testing.memory_table import MemoryTable
+from tests.unit.harvest.runtime.test_harvester import FakeLease
 
 
 class Lease:
@@ -55,3 +76,215 @@ def test_a_sink_that_opens_slowly_hears_that_the_lease_is_lost() -> None:
     sink = Sink()
     assert leader(Lease(True, False), sink).publisher.open(r.Open(0)) == r.Opened(None)
     assert sink.told == [False]
+
+
+class Guard:
+    """Of a database that is the one it was, or is not."""
+
+    log_position = 3, 700
+    rows: tuple[tuple[int, str], ...] = ()
+
+    def __init__(self, *, is_same: bool = True) -> None:
+        self.is_same = is_same
+        self.calls: list[Any] = []
+
+    def fits(self, store: object) -> bool:
+        del store
+        return self.is_same
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: self.calls.append((name, *given))
+
+
+class Rig:
+    """A leader whose threads are not begun, on a table in memory."""
+
+    def __init__(self, shard: int = 0, shards: int = 1, **given: Any) -> None:
+        self.table = MemoryTable()
+        self.lease = FakeLease(7)
+        self.leadership = Leadership(self.lease)
+        self.store = MemoryRangeStore(self.table, shard, shards)
+        sink = MemorySink(MemoryBroker())
+        self.tools = RangeTools(self.store, self.store, sink, shard=shard, shards=shards, **given)
+        self.leader = RangeLeader(self.leadership, self.tools)
+
+    def insert(self, count: int) -> None:
+        self.table.insert(*[OutboxRecord("t", "k", "v") for _ in range(count)])
+
+    def reported(self) -> list[Any]:
+        events = self.leadership._events
+        return [events.get_nowait() for _ in range(events.qsize())]
+
+
+def sends(*last_ids: int) -> list[r.Send]:
+    row = Row(1, "t", b"k", b"v")
+    return [r.Send(n, [row], Position(7, 0, 1, last)) for n, last in enumerate(last_ids, 1)]
+
+
+def test_only_what_was_delivered_is_committed() -> None:
+    """A copy that is ahead of Kafka would have rows be skipped by whoever restores it."""
+    rig = Rig()
+    assert rig.leader._settled(sends(5, 9), Failure("no")) == r.Settled((1, 2), Failure("no"))
+    assert rig.leader._committed is None
+    assert rig.leadership.stats.published == 0
+    assert rig.leader._settled(sends(5, 9), None) == r.Settled((1, 2), None)
+    assert rig.leader._committed == Position(7, 0, 1, 9)
+    assert rig.leadership.stats.published == 2
+
+
+def test_of_several_copies_the_last_is_saved() -> None:
+    rig = Rig()
+    rig.leader._save([Position(7, 0, 1, 5), Position(7, 0, 1, 9)])
+    assert rig.store.saved() == [Position(7, 0, 1, 9)]
+
+
+def test_a_copy_that_cannot_be_saved_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.store.fail_next = True
+    rig.leader._save([Position(7, 0, 1, 5)])
+    assert "the copy of the checkpoint could not be written" in caplog.text
+    assert rig.store.saved() == []
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_database_that_went_back_keeps_its_copy(is_same: bool) -> None:
+    rig = Rig(guard=Guard(is_same=is_same))
+    rig.leader._save([Position(7, 0, 1, 5)])
+    assert len(rig.store.saved()) == is_same
+
+
+def test_a_checkpoint_says_what_it_rests_on() -> None:
+    (send,) = sends(5)
+    assert Position.decode(Rig().leader._checkpoint(send)) == send.position
+    found = Position.decode(Rig(guard=Guard()).leader._checkpoint(send))
+    assert (found.last_id, found.timeline, found.log) == (5, 3, 700)
+
+
+def test_who_leads_no_more_looks_after_no_partitions(caplog: pytest.LogCaptureFixture) -> None:
+    done: list[str] = []
+
+    def fail() -> None:
+        done.append("maintained")
+        raise StoreUnavailable("no")
+
+    rig = Rig(maintain=fail)
+    rig.leader._maintain([None])
+    assert "the partitions could not be looked after: no" in caplog.text
+    rig.lease.lost.set()
+    rig.leader._maintain([None])
+    assert done == ["maintained"]
+
+
+def test_what_is_done_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [10_000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    rig = Rig(maintain=lambda: None)
+    saved: list[Position] = []
+    maintained: list[float] = []
+    leader: Any = rig.leader
+    leader._saving = SimpleNamespace(put=saved.append)
+    leader._maintenance = SimpleNamespace(put=lambda _: maintained.append(now_s[0]))
+    first, second = Position(7, 0, 1, 5), Position(7, 0, 1, 9)
+
+    def at(second_s: float) -> list[r.Refresh]:
+        now_s[0] = 10_000.0 + second_s
+        rig.leader.every_tick()
+        return rig.reported()
+
+    rig.leader._opened(first.encode())
+    assert at(0.0) == [r.Refresh(anyway=False)]
+    assert saved == [leader._committed] == [first]
+    assert at(1.0) == []
+    rig.leader._settled(sends(9), None)
+    assert at(1.0) == [], "not more than once a second"
+    assert saved == [first]
+    assert at(1.5) == []
+    assert saved == [first, second]
+    assert at(2.5) == [r.Refresh(anyway=False)]
+    assert saved == [first, second], "nothing new"
+    assert at(60.5) == [r.Refresh(anyway=False)]
+    assert maintained == [10_000.0, 10_060.5]
+    assert at(3_602.0) == [r.Refresh(anyway=True)], "Kafka would forget it"
+
+
+def test_a_checkpoint_of_another_number_of_shards_is_refused() -> None:
+    rig = Rig(1, 2)
+    with pytest.raises(CheckpointError, match="run `harvest shards 3` again"):
+        rig.leader._opened(Position(1, 1, 3, 5).encode())
+    rig.leader._opened(Position(1, 1, 2, 5).encode())
+
+
+def test_without_a_checkpoint_a_copy_of_the_same_shard_is_a_reason_to_stop() -> None:
+    rig = Rig(1, 2)
+    rig.insert(3)
+    rig.store.save(Position(1, 0, 2, 3))
+    assert rig.leader._asked(r.CheckTable(None)) == r.TableChecked(rig.store.bounds())
+    rig.store.save(Position(1, 1, 2, 2))
+    with pytest.raises(CheckpointError, match=r"no checkpoint of shard 1.*copy of one at id 2"):
+        rig.leader._asked(r.CheckTable(None))
+
+
+def test_a_checkpoint_ahead_of_the_table_is_refused() -> None:
+    rig = Rig()
+    rig.insert(3)
+    assert rig.leader._asked(r.CheckTable(Position(1, 0, 1, 3)))
+    with pytest.raises(DatabaseChanged, match=r"at id 4.*up to 3 only"):
+        rig.leader._asked(r.CheckTable(Position(1, 0, 1, 4)))
+
+
+def test_another_number_of_shards_is_refused_with_the_way_out() -> None:
+    rig = Rig(0, 2)
+    check_layout(rig.store, 2)
+    with pytest.raises(ConfigurationError, match=r"shards is 3.*harvested in 2.*write shards: 2"):
+        check_layout(rig.store, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (StoreUnavailable("no"), False),
+        (SinkUnavailable("no"), False),
+        (CheckpointError("no"), True),
+        (ConfigurationError("no"), True),
+    ],
+)
+def test_an_outage_is_asked_again_and_what_would_lose_rows_ends_it(
+    error: HarvestError, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(rig.store, "holders", fail)
+    if ends:
+        with pytest.raises(type(error)):
+            rig.leader._ask([r.AskHolders()])
+    else:
+        rig.leader._ask([r.AskHolders()])
+    assert rig.reported() == [r.AskFailed()] * (not ends)
+
+
+def test_who_has_no_time_left_does_not_read() -> None:
+    guard = Guard()
+    rig = Rig(guard=guard)
+    rig.insert(3)
+    found = rig.leader._read(0, 10, 0)
+    assert [row[0] for row in found.window.rows] == [1, 2, 3]
+    assert [name for name, *_ in guard.calls] == ["look", "saw"]
+    rig.leadership._end_waits()
+    assert rig.leader._read(0, 10, 0) == r.ReadDone(Window((), 0))
+    assert len(guard.calls) == 2
+
+
+def test_every_connection_is_closed() -> None:
+    closed: list[str] = []
+
+    def one(name: str) -> Any:
+        return SimpleNamespace(close=lambda: closed.append(name), cancel=lambda: None)
+
+    tools = RangeTools(
+        one("reader"), one("saver"), one("sink"), guard=one("guard"), dead_letters=one("letters")
+    )
+    tools.close()
+    assert sorted(closed) == ["guard", "letters", "reader", "saver", "sink"]
