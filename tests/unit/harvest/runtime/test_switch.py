@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from harvest.config.load import parse
+from harvest.config.model import ReaperConfig
+from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
 from harvest.core.shards import shard_of
 from harvest.core.source import Registration
-from harvest.errors import StoreUnavailable
+from harvest.errors import ConfigurationError, SinkUnavailable, StoreUnavailable
 from harvest.outbox.record import OutboxRecord
 from harvest.runtime import registration as module
-from harvest.runtime.registration import switch
+from harvest.runtime.registration import Switch, check_registration, switch
 from harvest.testing.memory_range_store import MemoryRangeStore
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
 
@@ -61,30 +67,260 @@ def test_who_has_no_checkpoint_has_published_nothing(monkeypatch: pytest.MonkeyP
 class Store:
     """Where the configuration is registered that comes before `CONFIG`; it notes what is called."""
 
-    def __init__(self) -> None:
+    def __init__(self, found: Registration | None = None) -> None:
         self.calls: list[str] = []
+        topic = CONFIG.coordination.topic
+        self.found = found or Registration("c", topic, "another", "mark")
 
     def registration(self) -> Registration:
-        return Registration("c", CONFIG.coordination.topic, "another", "mark")
+        return self.found
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: self.calls.append(name)
 
 
-def test_who_was_interrupted_is_not_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """What is called in the database and in Kafka, in one list."""
+    made = Store()
+
+    def carry_over(*_: object, dry_run: bool) -> Switch:
+        del dry_run
+        made.calls.append("carry over")
+        return Switch(made.found, made.found)
+
+    @contextlib.contextmanager
+    def alone(config: ReaperConfig, shards: int) -> Iterator[None]:
+        made.calls.append(f"claim {config.group} {shards}")
+        yield
+        made.calls.append(f"release {config.group}")
+
+    for name in ("_check_source", "_refuse_half_sent", "refuse_dead_letters", "drop_slot"):
+        said = name.strip("_").replace("_", " ")
+        monkeypatch.setattr(module, name, lambda *_, said=said: made.calls.append(said))
+    monkeypatch.setattr(module, "keep_source", lambda *_: made.calls.append("keep source"))
+    monkeypatch.setattr(module, "make_any_store", lambda _: made)
+    monkeypatch.setattr(module, "_cluster_id", lambda _: "c")
+    monkeypatch.setattr(module, "alone", alone)
+    monkeypatch.setattr(module, "Checkpoints", lambda _: made)
+    monkeypatch.setattr(module, "_carry_over", carry_over)
+    return made
+
+
+def test_who_was_interrupted_is_not_registered(
+    monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
     """Else the new configuration would publish again what was not carried over."""
-    store = Store()
 
     def interrupted(*_: object, **__: object) -> None:
         store.calls.append("carry over")
         raise StoreUnavailable("no")
 
-    monkeypatch.setattr(module, "make_any_store", lambda _: store)
-    monkeypatch.setattr(module, "_cluster_id", lambda _: "c")
-    monkeypatch.setattr(module, "alone", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(module, "Checkpoints", lambda _: store)
-    monkeypatch.setattr(module, "_check_source", lambda _: store.calls.append("compare"))
     monkeypatch.setattr(module, "_carry_over", interrupted)
     with pytest.raises(StoreUnavailable):
         switch(CONFIG)
-    assert store.calls == ["connect", "fence", "compare", "carry over", "close"]
+    assert store.calls == [
+        "connect",
+        "claim another 1",
+        "claim g 1",
+        "fence",
+        "check source",
+        "carry over",
+        "close",
+    ]
+
+
+def test_a_switch_is_made_while_nobody_harvests_with_either(store: Store) -> None:
+    switch(CONFIG)
+    assert store.calls == [
+        "connect",
+        "claim another 1",
+        "claim g 1",
+        "fence",
+        "check source",
+        "carry over",
+        "register_anew",
+        "keep source",
+        "release g",
+        "release another",
+        "close",
+    ]
+
+
+def test_a_dry_run_shuts_nobody_out_and_registers_nobody(store: Store) -> None:
+    switch(CONFIG, dry_run=True)
+    assert store.calls == [
+        "connect",
+        "claim another 1",
+        "check source",
+        "carry over",
+        "release another",
+        "close",
+    ]
+
+
+def test_a_slot_is_dropped_once_the_next_mode_is_registered(store: Store) -> None:
+    store.found = replace(store.found, mode="wal")
+    switch(CONFIG)
+    last = store.calls.index("carry over")
+    assert store.calls[last:][:4] == ["carry over", "register_anew", "keep source", "drop slot"]
+    assert "check source" not in store.calls
+    store.calls.clear()
+    switch(CONFIG, dry_run=True)
+    assert "drop slot" not in store.calls
+
+
+def test_who_was_interrupted_before_the_slot_was_dropped_drops_it(store: Store) -> None:
+    store.found = CONFIG.registration("c")
+    old = CONFIG.model_copy(update={"mode": "wal"})
+    for dry_run in (True, False):
+        assert switch(CONFIG, old=old, dry_run=dry_run) == Switch(store.found, store.found)
+        assert store.calls.count("drop slot") == (not dry_run)
+    switch(CONFIG)
+    assert store.calls.count("drop slot") == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "looked_at"), [("relay", "refuse half sent"), ("mark", "check source")]
+)
+def test_what_only_a_relay_knows_is_looked_at(store: Store, mode: str, looked_at: str) -> None:
+    store.found = replace(store.found, mode=mode)
+    switch(CONFIG)
+    assert store.calls.index(looked_at) < store.calls.index("carry over")
+    assert ("refuse half sent" in store.calls) is (mode == "relay")
+
+
+def test_rows_that_are_aside_are_no_way_into_wal_mode(store: Store) -> None:
+    switch(CONFIG.model_copy(update={"mode": "wal"}))
+    assert store.calls.index("refuse dead letters") < store.calls.index("carry over")
+    assert "connect" not in store.calls, "wal mode asks less of the table"
+
+
+def test_another_cluster_is_refused_before_anybody_is_shut_out(store: Store) -> None:
+    store.found = replace(store.found, cluster="other")
+    with pytest.raises(ConfigurationError, match="cluster 'other' and not 'c'"):
+        switch(CONFIG)
+    assert store.calls == ["connect", "close"]
+
+
+def test_nobody_is_switched_from_nobody(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "registration", lambda: None)
+    with pytest.raises(ConfigurationError, match="nobody is registered"):
+        switch(CONFIG)
+    assert store.calls == ["connect", "close"]
+
+
+@pytest.mark.parametrize(
+    ("found", "refused"),
+    [
+        ({}, False),
+        ({"group": "another"}, True),
+        ({"mode": "range"}, True),
+        ({"topic": "another"}, True),
+        ({"cluster": "another"}, True),
+    ],
+)
+def test_another_configuration_than_the_registered_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, str], refused: bool
+) -> None:
+    monkeypatch.setattr(module, "_cluster_id", lambda _: "c")
+    asked: list[Registration] = []
+
+    class Registered:
+        def register(self, ours: Registration) -> Registration:
+            asked.append(ours)
+            return replace(ours, **found)
+
+    registered: Any = Registered()
+    refusal = pytest.raises(ConfigurationError, match="harvest switch")
+    with refusal if refused else contextlib.nullcontext():
+        check_registration(CONFIG, registered)
+    assert asked == [CONFIG.registration("c")]
+
+
+def test_the_mark_of_a_dry_run_deletes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpoint(1, Term.of(1), 0, 1, 2)
+    store, kafka = Store(), SimpleNamespace(read_mark=lambda: checkpoint)
+    monkeypatch.setattr(module, "make_store", lambda _: store)
+    monkeypatch.setattr(module, "Checkpoints", lambda _: kafka)
+    module._clear(CONFIG, dry_run=True)
+    assert store.calls == []
+    module._clear(CONFIG, dry_run=False)
+    assert store.calls == ["clear", "close"]
+
+
+class Kafka:
+    """What is written of positions."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[list[Position], int]] = []
+
+    def write(self, positions: Sequence[Position], *, fence: int) -> None:
+        self.written.append((list(positions), fence))
+
+
+RANGES = CONFIG.model_copy(update={"mode": "range", "shards": 2})
+THERE = Registration("c", "t", "another", "range")
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    made = Kafka()
+    monkeypatch.setattr(module, "Checkpoints", lambda _: made)
+    return made
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_range_mode_goes_on_at_its_positions_in_another_group(
+    monkeypatch: pytest.MonkeyPatch, kafka: Kafka, dry_run: bool
+) -> None:
+    table = MemoryTable()
+    table.insert(*[OutboxRecord("t", "k", "v") for _ in range(9)])
+    monkeypatch.setattr(module, "make_range_store", lambda _: MemoryRangeStore(table, 0, 2))
+    positions = [Position(1, 0, 2, 7), None]
+    done = module._rename(RANGES, RANGES, THERE, THERE, positions, dry_run=dry_run)
+    assert done.last_id == 7
+    assert kafka.written == [([Position(1, 0, 2, 7)], 2)] * (not dry_run)
+    fewer = RANGES.model_copy(update={"shards": 1})
+    with pytest.raises(ConfigurationError, match="write shards: 2 to switch"):
+        module._rename(RANGES, fewer, THERE, THERE, positions, dry_run=dry_run)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_range_mode_begins_with_the_first_row(
+    monkeypatch: pytest.MonkeyPatch, kafka: Kafka, dry_run: bool
+) -> None:
+    table = MemoryTable()
+    table.insert(*[OutboxRecord("t", "k", "v") for _ in range(9)])
+    monkeypatch.setattr(module, "make_range_store", lambda _: MemoryRangeStore(table, 0, 2))
+    done = module._begin(RANGES, THERE, THERE, 4, dry_run=dry_run)
+    assert (done.deleted, done.last_id) == (4, 0)
+    assert done.waiting == (5 if dry_run else 9), "in a dry run, they are not deleted yet"
+    begun = [Position(0, 0, 2, 0), Position(0, 1, 2, 0)]
+    assert kafka.written == [(begun, 2)] * (not dry_run)
+    assert list(table.saved.values()) == begun * (not dry_run)
+    assert table.shards == (None if dry_run else 2)
+
+
+def test_a_kafka_that_cannot_be_reached_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "down"))
+
+    monkeypatch.setattr(module, "make_client", lambda *_: SimpleNamespace(list_topics=fail))
+    with pytest.raises(SinkUnavailable, match="Kafka cannot be reached: down"):
+        module._cluster_id(CONFIG)
+
+
+def test_rows_that_some_destinations_have_keep_a_relay_what_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+    settled: list[int] = []
+    attempts = SimpleNamespace(settled=lambda: settled, close=lambda: closed.append("closed"))
+    tables = SimpleNamespace(attempts=lambda _: attempts)
+    monkeypatch.setattr(module, "database", lambda _: tables)
+    module._refuse_half_sent(CONFIG)
+    settled.append(7)
+    with pytest.raises(ConfigurationError, match="1 rows are at some of their destinations"):
+        module._refuse_half_sent(CONFIG)
+    assert closed == ["closed"] * 2
