@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -300,6 +300,28 @@ def test_init_leaves_an_existing_table_alone(range_bench: RangeBench) -> None:
     assert range_bench.store().init() is False
     assert range_bench.store().bounds().last == ids[0]
     assert all(finding.level == "ok" for finding in range_bench.store().check())
+
+
+def test_whatever_is_asked_first_of_a_closed_store_connects_again(
+    range_bench: RangeBench,
+) -> None:
+    """Also after an outage, which ends a session of its own accord."""
+    (id,) = insert(range_bench, 1)
+    store: Any = range_bench.store()
+    calls: list[Callable[[], Any]] = [
+        lambda: store.bounds().last,
+        lambda: store.holders().drawn,
+        lambda: store.lookup([(id, id)]),
+        lambda: [row[0] for row in store.fetch([(id, id)])],
+        lambda: store.source().server,
+        store.layout,
+        store.saved,
+        lambda: store.backlog(Position(1, 0, 1, id - 1)).rows,
+    ]
+    for call in calls:
+        before = call()
+        store.close()
+        assert call() == before
 
 
 def test_a_closed_store_connects_again(range_bench: RangeBench) -> None:

@@ -145,6 +145,8 @@ class PostgresDeadLetters(PostgresTable):
         )
         try:
             self._execute(statement)
+        except TableMissing:  # it was dropped since it was seen
+            raise
         except SchemaError as error:
             _LOG.warning("the column %s of rows that are set aside is lost: %s", name, error)
         self._parts = {}
@@ -420,6 +422,7 @@ class PostgresDeadLetters(PostgresTable):
         return sql.SQL(_SAME_KEY).format(**parts)
 
     def _exists(self) -> bool:
+        self._connected()  # first: another session may be one of another server
         if not self._there:
             query = sql.SQL("SELECT to_regclass(%s) IS NOT NULL")
             ((self._there,),) = self._execute(query, (self.name.quoted(),)).fetchall()

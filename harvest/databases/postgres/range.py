@@ -381,6 +381,7 @@ class PostgresRangeStore(PostgresSources):
 
     def _looked_up(self) -> dict[str, sql.Composable]:
         """What the statements are made of; it depends on the table and is looked up once."""
+        self._connected()  # first: another session may find another table and sequence
         if self._parts is None:
             types = self._usable_types()
             sequences = self._sequences()

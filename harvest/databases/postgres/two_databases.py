@@ -109,6 +109,7 @@ class PostgresIds(PostgresRangeStore):
         return self._sequence_findings(self._sequences())
 
     def _looked_up(self) -> dict[str, sql.Composable]:
+        self._connected()  # first: another session may find another table and sequence
         if self._parts is None:
             if not self._types():
                 raise TableMissing(

@@ -1,0 +1,195 @@
+"""What a session with PostgreSQL is set to, and what is learned anew in the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from harvest import OutboxRecord, Stasher, StoreUnavailable
+from harvest.core.dead_letters import BadRow
+from harvest.core.mark_checkpoint import Term
+from harvest.databases.postgres import table
+from harvest.databases.postgres.dead_letters import PostgresDeadLetters
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.range import PostgresRangeStore
+
+TERM = Term.of(1)
+LONG_MS = 60_000.0
+
+
+@pytest.fixture
+def store(postgres_database: str) -> Iterator[PostgresMarkStore]:
+    with closing(PostgresMarkStore(postgres_database, "outbox")) as made:
+        made.init()
+        yield made
+
+
+def change(url: str, *statements: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def insert(url: str, *values: str) -> None:
+    with psycopg.connect(url) as connection:
+        Stasher().stash_many(connection, [OutboxRecord("t", "k", value) for value in values])
+
+
+def setting(store: Any, name: str) -> str:
+    ((found,),) = store._execute(sql.SQL("SELECT current_setting({})").format(name)).fetchall()
+    return found.decode() if isinstance(found, bytes) else str(found)
+
+
+def test_a_dead_network_is_given_up_unless_it_is_asked_to_be_waited_for() -> None:
+    given = conninfo_to_dict(PostgresMarkStore("host=h", "outbox").conninfo)
+    assert (given["connect_timeout"], given["tcp_user_timeout"]) == ("10", "10000")
+    asked = "host=h connect_timeout=3 tcp_user_timeout=5000 client_encoding=LATIN1"
+    given = conninfo_to_dict(PostgresMarkStore(asked, "outbox").conninfo)
+    assert (given["connect_timeout"], given["tcp_user_timeout"]) == ("3", "5000")
+    assert given["client_encoding"] == "UTF8", "records are in UTF-8"
+
+
+@pytest.mark.parametrize("make", [PostgresMarkStore, PostgresRangeStore])
+def test_statements_see_what_is_committed_whatever_the_database_is_set_to(
+    postgres_database: str, make: type[PostgresMarkStore | PostgresRangeStore]
+) -> None:
+    name = conninfo_to_dict(postgres_database)["dbname"]
+    change(
+        postgres_database,
+        f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'",
+        f"ALTER DATABASE {name} SET enable_seqscan = on",
+    )
+    with closing(make(postgres_database, "outbox")) as store:
+        assert setting(store, "transaction_isolation") == "read committed"
+        assert setting(store, "enable_seqscan") == "off"
+
+
+@pytest.mark.parametrize(("durable", "found"), [(True, "on"), (False, "off")])
+def test_commits_wait_for_the_disk_unless_they_need_not(
+    postgres_database: str, durable: bool, found: str
+) -> None:
+    with closing(PostgresMarkStore(postgres_database, "outbox", durable=durable)) as store:
+        assert setting(store, "synchronous_commit") == found
+        assert setting(store, "enable_sort") == "off"
+
+
+def test_a_server_that_has_become_a_standby_is_left(
+    postgres_database: str, store: PostgresMarkStore
+) -> None:
+    """The next connection finds the primary, if there is one."""
+    insert(postgres_database, "v")
+    store._execute(sql.SQL("SET default_transaction_read_only = on"))
+    with pytest.raises(StoreUnavailable, match="the database is read-only"):
+        store.mark(TERM, 0, 10, LONG_MS)
+    assert len(store.mark(TERM, 1, 10, LONG_MS)) == 1
+
+
+def test_a_session_that_cannot_be_set_up_is_closed(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[psycopg.Connection[Any]] = []
+
+    def fail(connection: psycopg.Connection[Any]) -> bool:
+        made.append(connection)
+        raise psycopg.OperationalError("no answer")
+
+    monkeypatch.setattr(table.notify, "behind_pooler", fail)
+    with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
+        with pytest.raises(StoreUnavailable, match="cannot be reached: no answer"):
+            store.ping()
+        assert [connection.closed for connection in made] == [True]
+
+
+def test_columns_that_were_changed_meanwhile_are_read_as_they_are(
+    postgres_database: str, store: PostgresMarkStore
+) -> None:
+    insert(postgres_database, '{"a": 1}')
+    store.connect()
+    store.close()
+    change(
+        postgres_database,
+        "ALTER TABLE outbox ALTER COLUMN kafka_value TYPE JSONB USING kafka_value::jsonb",
+    )
+    (row,) = store.mark(TERM, 0, 10, LONG_MS)
+    assert row.value == b'{"a": 1}'
+
+
+def test_rows_that_come_in_another_order_are_sorted(
+    postgres_database: str, store: PostgresMarkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RETURNING promises none."""
+    insert(postgres_database, *"abcd")
+    execute = store._execute
+
+    def backwards(*given: Any, **options: Any) -> Any:
+        cursor = execute(*given, **options)
+        if not options.get("binary"):
+            return cursor
+        found = cursor.fetchall()[::-1]
+        monkeypatch.setattr(store, "_execute", execute)
+
+        class Cursor:
+            def fetchall(self) -> list[Any]:
+                return found
+
+        return Cursor()
+
+    store.connect()
+    monkeypatch.setattr(store, "_execute", backwards)
+    rows = store.mark(TERM, 0, 10, LONG_MS)
+    assert [row.value for row in rows] == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_sequence_that_was_made_anew_meanwhile_is_the_one_that_is_asked(
+    postgres_database: str,
+) -> None:
+    with closing(PostgresRangeStore(postgres_database, "outbox")) as store:
+        store.init()
+        insert(postgres_database, *"abc")
+        before = store.bounds().last
+        store.close()
+        change(
+            postgres_database,
+            "ALTER TABLE outbox ALTER COLUMN id DROP DEFAULT",
+            "DROP SEQUENCE outbox_id_seq",
+            "CREATE SEQUENCE outbox_id_seq START 100 OWNED BY outbox.id",
+            "ALTER TABLE outbox ALTER COLUMN id SET DEFAULT nextval('outbox_id_seq')",
+        )
+        insert(postgres_database, "d")
+        assert (before, store.bounds().last, store.holders().drawn) == (3, 100, 100)
+
+
+def test_dead_letters_are_looked_for_again_in_another_session(
+    postgres_database: str, store: PostgresMarkStore
+) -> None:
+    """It may be another server, or a backup from before the table was made."""
+    insert(postgres_database, "v")
+    (row,) = store.mark(TERM, 0, 10, LONG_MS)
+    with closing(PostgresDeadLetters(postgres_database, "outbox")) as letters:
+        letters.create()
+        assert letters.count() == 0
+        letters.close()
+        change(postgres_database, "DROP TABLE outbox_dead_letters")
+        assert letters.add([BadRow(row.id, "bad")], TERM) == {row.id}
+
+
+@pytest.mark.parametrize(
+    ("index", "level"),
+    [
+        ("CREATE INDEX one ON outbox (id)", "ok"),
+        ("CREATE INDEX one ON outbox (id) WHERE leader_id IS NULL", "error"),
+        ("CREATE INDEX one ON outbox (leader_id, id)", "error"),
+    ],
+)
+def test_an_index_that_does_not_have_each_row_by_its_id_is_none(
+    postgres_database: str, store: PostgresMarkStore, index: str, level: str
+) -> None:
+    change(postgres_database, "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey", index)
+    (found,) = [finding for finding in store.check() if finding.subject == "index"]
+    assert found.level == level
