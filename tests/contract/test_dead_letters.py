@@ -16,7 +16,7 @@ from harvest.core.interfaces.dead_letter_store import DeadLetterTable, Dropped, 
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.registry import Database, database
-from harvest.errors import TableMissing
+from harvest.errors import StoreUnavailable, TableMissing
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
 from harvest.sinks.kafka.refusals import advice
@@ -266,3 +266,42 @@ def test_a_table_of_them_that_was_dropped_is_made_again(world: World) -> None:
         world.dead_letters.add([BadRow(two, "bad")], TERM)
     assert world.dead_letters.add([BadRow(two, "bad")], TERM) <= {two}
     assert [row.id for row in world.dead_letters.rows(ALL, 10)] == [two]
+
+
+def test_a_move_that_fails_leaves_every_row_where_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = world.insert("1"), world.insert("2")
+    world.mark()
+    letters: Any = world.dead_letters
+    assert letters.add([BadRow(one, "bad")], TERM) == {one}
+    before = [row.id for row in letters.rows(ALL, 10)]
+    execute = letters._execute
+
+    def fail(statement: Any, *given: Any, **options: Any) -> Any:
+        found = execute(statement, *given, **options)
+        text = str(statement) if isinstance(statement, str) else repr(statement)
+        if "DELETE FROM" in text:
+            raise StoreUnavailable("the server went")
+        return found
+
+    for change in (
+        lambda: letters.add([BadRow(two, "bad")], TERM),
+        lambda: letters.retry(ALL, mode="mark"),
+        lambda: letters.drop(ALL, mode="mark"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(letters, "_execute", fail)
+            with pytest.raises(StoreUnavailable, match="went"):
+                change()
+        assert [row.id for row in letters.rows(ALL, 10)] == before
+        assert world.mark(OTHER) == [two]
+        world.mark()
+
+
+def test_who_has_moved_rows_is_in_nobodys_way(world: World) -> None:
+    one = world.insert("1")
+    world.mark()
+    world.dead_letters.add([BadRow(one, "bad")], TERM)
+    with closing(world.tables.dead_letters(OUTBOX)) as other:
+        assert other.retry(ALL, mode="mark") == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +100,29 @@ def test_another_server_is_asked_for_its_clock(bench: StoreBench) -> None:
     store._clock_ahead += 3600  # as that of a server which has failed since
     store.close()
     assert store.mark(TERM, 0, 10, 0.0) == []
+
+
+@pytest.mark.parametrize("bench", ["postgres", "mariadb", MYSQL], indirect=True)
+def test_a_slow_answer_about_the_clock_gives_no_more_time(
+    bench: StoreBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = insert(bench, 1)
+    store: Any = bench.store()
+    module: Any = sys.modules[type(store).__module__]
+    late_s, execute = [0.0], store._execute
+
+    def slowly(*given: Any, **options: Any) -> Any:
+        found = execute(*given, **options)
+        late_s[0] = 3_600.0  # from the first answer on
+        return found
+
+    store.connect()
+    monkeypatch.setattr(store, "_execute", slowly)
+    monkeypatch.setattr(
+        module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + late_s[0])
+    )
+    assert store.mark(TERM, 0, 10, LONG_MS) == []
+    assert [row.id for row in store.mark(TERM, 1, 10, LONG_MS)] == ids
 
 
 def test_purge_deletes_and_counts_what_was_there(bench: StoreBench) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.mutation.mutants.modules_commands import COMMANDS
 from tests.mutation.mutants.modules_coordination import COORDINATION
+from tests.mutation.mutants.modules_databases import DATABASES
 from tests.mutation.mutants.modules_harvest import HARVESTERS
 from tests.mutation.mutants.modules_spark import SPARK
 from tests.mutation.mutants.noticed import Noticed, noticed
@@ -27,6 +28,7 @@ MODULES: tuple[Noticed, ...] = (
     *COORDINATION,
     *COMMANDS,
     *SPARK,
+    *DATABASES,
     noticed(
         "who replayed for long looks again before it founds a log",
         f"{CLIENT}.driver",

@@ -2162,7 +2162,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "harvest.databases.checkpoint_copies",
         "unit/harvest/databases/test_checkpoint_copies.py::test_positions_come_back_by_shard_and_the_layout_is_none_of_them",
         (
-            "CheckpointCopies.save",
+            "CheckpointCopies._values",
             "position.shard, position.shards,",
             "position.shards, position.shard,",
         ),

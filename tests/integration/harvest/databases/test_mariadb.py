@@ -15,6 +15,7 @@ import pymysql
 import pytest
 
 from harvest import OutboxRecord, Stasher
+from harvest.core.dead_letters import BadRow
 from harvest.core.gaps import Gaps
 from harvest.core.interfaces.dead_letter_store import Selection
 from harvest.core.mark_checkpoint import Term
@@ -340,3 +341,84 @@ def test_who_does_not_get_the_lock_in_time_moves_nothing(
             letters.retry(Selection(), mode="mark")
         execute(other, f"SELECT RELEASE_LOCK('{letters._lock}')")
         assert letters.retry(Selection(), mode="mark") == 0
+
+
+def test_rows_that_somebody_else_takes_over_meanwhile_are_not_returned(
+    mariadb_database: str,
+) -> None:
+    class Overtaken(MysqlMarkStore):
+        other: MysqlMarkStore | None = None
+
+        def _change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+            done = super()._change(statement, parameters)
+            other, self.other = self.other, None
+            if other is not None:
+                assert len(other.mark(Term.of(2), 0, 1, 60_000.0)) == 1
+            return done
+
+    with (
+        closing(Overtaken(mariadb_database, "outbox")) as store,
+        closing(MysqlMarkStore(mariadb_database, "outbox")) as other,
+        connect(mariadb_database, autocommit=True) as writer,
+    ):
+        store.init()
+        for key in "ab":
+            execute(writer, insert(key))
+        store.other = other
+        assert [row.key for row in store.mark(TERM, 0, 10, 60_000.0)] == [b"b"]
+
+
+def test_a_lookup_sees_one_moment_in_all_its_parts(
+    mariadb_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a gap could be found dead whose row was committed before one that was seen."""
+    monkeypatch.setattr("harvest.databases.mysql.table._TERMS", 1)
+    with (
+        closing(MysqlRangeStore(mariadb_database, "outbox")) as store,
+        connect(mariadb_database) as late,
+    ):
+        store.init()
+        for key in "abc":
+            execute(late, insert(key))
+        asked, ask = [], store._execute
+
+        def interrupted(statement: str, parameters: Sequence[Any] = ()) -> Any:
+            found = ask(statement, parameters)
+            if "FORCE INDEX" in statement:
+                asked.append(found)
+                late.commit()
+            return found
+
+        store.connect()
+        monkeypatch.setattr(store, "_execute", interrupted)
+        assert store.lookup([(1, 1), (3, 3)]) == []
+        assert len(asked) == 2
+        assert store.lookup([(1, 1), (3, 3)]) == [(1, 1), (3, 3)], "the next moment is another"
+
+
+def test_rows_that_are_being_set_aside_are_locked(
+    mariadb_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another leader that took them over in between would publish them, too."""
+    with (
+        closing(MysqlMarkStore(mariadb_database, "outbox")) as store,
+        closing(dead_letters.MysqlDeadLetters(mariadb_database, "outbox")) as letters,
+        connect(mariadb_database, autocommit=True) as other,
+    ):
+        store.init()
+        execute(other, insert("a"))
+        (row,) = store.mark(TERM, 0, 10, 60_000.0)
+        found, ours = list[str](), letters._ours
+
+        def looked(*given: Any) -> Any:
+            seen = ours(*given)
+            try:
+                execute(other, f"SELECT 1 FROM outbox WHERE id = {row.id} FOR UPDATE NOWAIT")
+                found.append("free")
+            except pymysql.OperationalError:
+                found.append("locked")
+            return seen
+
+        monkeypatch.setattr(letters, "_ours", looked)
+        assert letters.add([BadRow(row.id, "bad")], TERM) == {row.id}
+        assert found == ["locked"]

@@ -6,6 +6,8 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,7 +17,7 @@ from harvest.core.range_checkpoint import Position
 from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.errors import SchemaError
-from harvest.maintenance.partitions import PartitionPolicy, carry_out, plan
+from harvest.maintenance.partitions import Extent, PartitionPolicy, carry_out, plan
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
@@ -414,3 +416,63 @@ def test_gaps_are_looked_up_without_going_through_the_table(postgres_database: s
         while after == before:
             ((after,),) = connection.execute(read).fetchall()
         assert after - before < rows / 10
+
+
+def test_rows_of_no_partition_are_swept_when_they_are_old_enough(
+    rig: Rig, parts: PostgresPartitions
+) -> None:
+    fill(rig, 3)  # an hour ago
+    rig.insert_and_commit()
+    assert parts.sweep(1_000, 7_200) == 0
+    assert parts.sweep(1_000, 1_800) == 3
+    assert parts.sweep(1_000, 0) == 1
+
+
+def test_who_has_changed_partitions_is_in_nobodys_way(rig: Rig, parts: PostgresPartitions) -> None:
+    assert parts.create(0, 100) == "outbox_p0"
+    with closing(PostgresPartitions(rig.url, "outbox")) as other:
+        assert other.create(100, 200) == "outbox_p100"
+
+
+def test_a_partition_of_the_same_name_and_other_ids_is_another_one(
+    rig: Rig, parts: PostgresPartitions
+) -> None:
+    assert parts.create(0, 100)
+    (partition,) = parts.inventory().partitions
+    with psycopg.connect(rig.url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE outbox DETACH PARTITION outbox_p0")
+        connection.execute(
+            "ALTER TABLE outbox ATTACH PARTITION outbox_p0 FOR VALUES FROM (0) TO (50)"
+        )
+    assert not parts.drop(partition)
+    assert parts.drop(partition._replace(high=50))
+
+
+class Watched(PostgresPartitions):
+    """Somebody tries to write while rows are counted."""
+
+    written = 0
+
+    def _run(self, statement: Any, parameters: tuple[object, ...] = ()) -> Any:
+        found = super()._run(statement, parameters)
+        if "count(*)" in repr(statement):
+            with (
+                suppress(psycopg.errors.LockNotAvailable),
+                psycopg.connect(self.conninfo) as other,
+            ):
+                other.execute("LOCK TABLE outbox_p0 IN ROW EXCLUSIVE MODE NOWAIT")
+                self.written += 1
+        return found
+
+
+def test_nobody_writes_while_it_is_seen_that_all_rows_are_in_the_archive(
+    rig: Rig, parts: PostgresPartitions
+) -> None:
+    assert parts.create(0, 100)
+    fill(rig, 5)
+    (partition,) = parts.inventory().partitions
+    expected = parts.extent(partition)
+    with closing(Watched(rig.url, "outbox")) as watched:
+        assert not watched.drop(partition, Extent(4, 1, 4))
+        assert watched.drop(partition, expected)
+        assert watched.written == 0

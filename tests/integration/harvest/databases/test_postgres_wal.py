@@ -9,8 +9,10 @@ import psycopg
 import pytest
 
 from harvest import OutboxRecord, Stasher
+from harvest.core.wal_position import WalPosition
+from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.wal import PostgresWalSource
-from harvest.errors import ConfigurationError
+from harvest.errors import CheckpointError, ConfigurationError, TableMissing
 
 
 @pytest.fixture
@@ -73,3 +75,92 @@ def test_a_publication_without_all_rows_and_columns_is_refused(
     for refused in (source.connect, lambda: source.open(1, None)):
         with pytest.raises(ConfigurationError, match=said):
             refused()
+
+
+def slots(url: str) -> list[tuple[str, bool]]:
+    with psycopg.connect(url) as connection:
+        query = (
+            "SELECT slot_name, temporary FROM pg_replication_slots "
+            "WHERE database = current_database()"
+        )
+        return connection.execute(query).fetchall()
+
+
+def readers(url: str) -> int:
+    """How many sessions read the log of this database, or may."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        query = (
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE backend_type = 'walsender' AND datname = current_database()"
+        )
+        for _ in range(100):  # the server hears of the end of a session a moment later
+            ((count,),) = connection.execute(query).fetchall()
+            if not count:
+                break
+        return int(count)
+
+
+def test_rows_from_before_the_slot_are_a_reason_to_make_none(postgres_database: str) -> None:
+    with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
+        store.init()
+    insert(postgres_database, "before")
+    with closing(PostgresWalSource(postgres_database, "outbox")) as source:
+        with pytest.raises(ConfigurationError, match="1 rows that were committed before the slot"):
+            source.init()
+        assert slots(postgres_database) == []
+        assert source.init(begin_now=True)
+        assert len(slots(postgres_database)) == 1
+        assert not source.init(), "it is there"
+        source.slot.drop()
+
+
+def test_who_leaves_wal_mode_leaves_no_slot_behind(
+    postgres_database: str, source: PostgresWalSource
+) -> None:
+    """One that nobody reads would keep the server's log for ever."""
+    before = slots(postgres_database)
+    with source.leaving():
+        assert sorted(temporary for _, temporary in slots(postgres_database)) == [False, True]
+    assert readers(postgres_database) == 0
+    assert slots(postgres_database) == before
+
+
+def test_what_was_not_left_is_still_there(
+    postgres_database: str, source: PostgresWalSource
+) -> None:
+    insert(postgres_database, "v")
+
+    def leave() -> None:
+        with source.leaving() as (_, delete):
+            assert delete() == 1
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        leave()
+    assert there(postgres_database) == ["v"]
+
+
+@pytest.mark.parametrize("call", ["open", "begin"])
+def test_a_position_that_is_refused_leaves_no_session_behind(
+    postgres_database: str, source: PostgresWalSource, call: str
+) -> None:
+    """A server has few walsenders, and a harvester tries again and again."""
+    position = WalPosition(1, "another", 1, 5)
+    with pytest.raises(CheckpointError) as refused:
+        source.open(1, position) if call == "open" else source.begin(position)
+    assert readers(postgres_database) == 0, refused  # which has the frames, and what is in them
+
+
+def test_rows_are_counted_above_an_id(postgres_database: str, source: PostgresWalSource) -> None:
+    for value in "abc":
+        insert(postgres_database, value)
+    assert [source.count_rows(after) for after in (None, 0, 1, 3)] == [3, 3, 2, 0]
+
+
+def test_a_table_that_is_gone_is_told_as_such(
+    postgres_database: str, source: PostgresWalSource
+) -> None:
+    with psycopg.connect(postgres_database) as connection:
+        connection.execute("DROP TABLE outbox")
+    with pytest.raises(TableMissing, match="harvest init"):
+        source.purge(lambda: 1 << 62)

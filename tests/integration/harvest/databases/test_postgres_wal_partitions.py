@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,3 +192,34 @@ def test_a_table_that_is_not_partitioned_is_refused(postgres_database: str) -> N
         with pytest.raises(ConfigurationError, match="not partitioned"):
             source.connect()
         assert "partitions" in [f.subject for f in source.check() if f.level == "error"]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_of_rows_in_no_partition_those_that_are_too_young_stay(rig: Rig) -> None:
+    rig.fill(201)  # an hour ago
+    rig.publish()
+    assert rig.partitions.sweep(1_000, 7_200) == 0
+    assert rig.partitions.sweep(1_000, 1_800) == 2
+
+
+class Watched(PostgresWalPartitions):
+    """Somebody tries to write while it is asked where the log ends."""
+
+    written = 0
+
+    def _log_end(self) -> int:
+        with suppress(psycopg.errors.LockNotAvailable), psycopg.connect(self.conninfo) as other:
+            other.execute("LOCK TABLE outbox_p0 IN ROW EXCLUSIVE MODE NOWAIT")
+            self.written += 1
+        return super()._log_end()
+
+
+def test_the_log_ends_where_nobody_writes_into_the_partition_any_more(rig: Rig) -> None:
+    """Else what is committed in between would be taken for published."""
+    rig.fill(150)
+    rig.publish()
+    first = Partition("public.outbox_p0", 0, 100)
+    with closing(Watched(rig.url, "outbox", lambda: rig.lsn)) as watched:
+        assert watched.obstacle(first) is None
+        assert watched.drop(first)
+        assert watched.written == 0

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -253,3 +256,58 @@ def test_commits_wait_for_the_disk_where_they_have_to(url: str, durable: bool, l
     with closing(SqliteMarkStore(url, "outbox", durable=durable)) as store:
         store.init()
         assert store._execute("PRAGMA synchronous") == [(level,)]
+
+
+def test_a_mark_that_had_to_wait_for_a_writer_may_be_too_late(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SqliteMarkStore(url, "outbox")) as store:
+        store.init()
+        with closing(sqlite3.connect(sqlite_path(url))) as connection, connection:
+            Stasher().stash(connection, OutboxRecord("t", "k", "v"))
+
+        def now_s() -> float:
+            is_alone = store._connection is not None and store._connection.in_transaction
+            return 3_600.0 if is_alone else 0.0
+
+        with monkeypatch.context() as patch:
+            patch.setattr("harvest.databases.sqlite.mark.time", SimpleNamespace(monotonic=now_s))
+            assert store.mark(TERM, 0, 10, 60_000.0) == []
+        assert store.backlog().tagged_rows == 0
+        assert len(store.mark(TERM, 1, 10, 60_000.0)) == 1
+
+
+def test_a_connection_is_made_used_and_closed_by_different_threads(url: str) -> None:
+    with closing(SqliteMarkStore(url, "outbox")) as made:
+        made.init()
+    store = SqliteMarkStore(url, "outbox")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(store.connect).result()
+    assert store.mark(TERM, 0, 10, 60_000.0) == []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(store.close).result()
+    assert store.backlog().rows == 0
+    store.close()
+
+
+def test_rows_that_come_in_another_order_are_sorted(url: str) -> None:
+    """RETURNING promises none."""
+    with closing(SqliteMarkStore(url, "outbox")) as store:
+        store.init()
+        with closing(sqlite3.connect(sqlite_path(url))) as connection, connection:
+            Stasher().stash_many(connection, [OutboxRecord("t", "k", v) for v in "abc"])
+        real: Any = store._connected()
+
+        class Backwards:
+            def execute(self, statement: str, *given: Any) -> Any:
+                found = real.execute(statement, *given)
+                if "RETURNING" in statement:
+                    return SimpleNamespace(fetchall=lambda: found.fetchall()[::-1])
+                return found
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(real, name)
+
+        store._connection = cast(Any, Backwards())
+        rows = store.mark(TERM, 0, 10, 60_000.0)
+        assert [row.value for row in rows] == [b"a", b"b", b"c"]

@@ -230,3 +230,19 @@ def test_a_statement_is_broken_off_on_another_connection(driver: Driver, table: 
     table.cancel()
     assert driver.executed[-1] == "KILL QUERY 7"
     assert driver.connected == 2
+
+
+def test_a_lock_is_waited_for_as_long_as_elsewhere(driver: Driver, table: Table) -> None:
+    table.ping()
+    assert any("innodb_lock_wait_timeout = 10" in statement for statement in driver.executed)
+
+
+@pytest.mark.parametrize(("version", "is_asked"), [(b"8.4.3", True), (b"10.11.6-MariaDB", False)])
+def test_mysql_tells_how_many_ids_are_drawn_now(
+    driver: Driver, table: Table, monkeypatch: pytest.MonkeyPatch, version: bytes, is_asked: bool
+) -> None:
+    """It would tell how many there were a day ago."""
+    monkeypatch.setattr(driver, "fetchall", lambda: ((7, version),))
+    table.ping()
+    asked = "SET SESSION information_schema_stats_expiry = 0" in driver.executed
+    assert asked is is_asked

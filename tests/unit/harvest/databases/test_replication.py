@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,13 @@ import pytest
 from harvest.core.wal_layout import GOHARVEST
 from harvest.databases.postgres import replication
 from harvest.databases.postgres.pgoutput import Decoder
-from harvest.databases.postgres.replication import PostgresWalStream
+from harvest.databases.postgres.replication import (
+    PostgresWalStream,
+    ReplicationConnection,
+    SlotInUse,
+    TextUnreadable,
+)
+from harvest.errors import StoreUnavailable
 
 
 class Server:
@@ -22,6 +29,8 @@ class Server:
         self.told: list[tuple[int, int, int]] = []
         """(received, flushed, applied)."""
         self.finished = False
+        self.flushed: list[tuple[int, int]] = []
+        """So many messages; 1 if it did not wait for the socket."""
 
     def put_copy_data(self, message: bytes) -> None:
         kind, *lsns, _, _ = struct.unpack("!cQQQqB", message)
@@ -30,6 +39,7 @@ class Server:
         self.told.append(tuple(lsns))
 
     def flush(self) -> int:
+        self.flushed.append((len(self.told), self.nonblocking))
         return 0
 
     def finish(self) -> None:
@@ -64,3 +74,168 @@ def test_what_is_confirmed_is_told_at_the_end_and_not_twice(
         stream.close()
         assert server.told == [(300, 300, 300)] * (confirmed > 0)
         assert server.finished
+
+
+def test_what_is_told_is_sent_at_once_and_at_the_end_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """libpq keeps what a busy socket did not take, and forgets it when it is closed."""
+    monkeypatch.setattr(replication, "_CONFIRM_EVERY_S", 0.0)
+    server = Server()
+    stream = stream_to(server)
+    stream.confirm(300)
+    assert server.flushed == [(1, 1)]
+    monkeypatch.setattr(replication, "_CONFIRM_EVERY_S", 3_600.0)
+    stream.confirm(400)
+    stream.close()
+    assert server.flushed == [(1, 1), (2, 0)]
+
+
+def keepalive(lsn: int, *, asks: bool) -> bytes:
+    return b"k" + struct.pack("!QqB", lsn, 0, asks)
+
+
+class Stream(Server):
+    """It has these messages; then no more for now, or an end for some reason."""
+
+    def __init__(self, *messages: bytes, end: tuple[bytes, bytes] | None = None) -> None:
+        super().__init__()
+        self._messages = list(messages)
+        self._end = end
+        self.error_message = b""
+
+    def get_copy_data(self, asynchronous: int) -> tuple[int, bytes]:
+        assert asynchronous == 1
+        if self._messages:
+            return 1, self._messages.pop(0)
+        return (0, b"") if self._end is None else (-1, b"")
+
+    def consume_input(self) -> None: ...
+
+    def get_result(self) -> Any:
+        if self._end is None:
+            return None
+        code, said = self._end
+        return SimpleNamespace(error_message=said, error_field=lambda _: code)
+
+
+def test_a_server_that_has_asked_is_answered_though_more_came_behind() -> None:
+    server = Stream(keepalive(200, asks=True), keepalive(300, asks=False))
+    stream = stream_to(server)
+    done = stream.read(10, 1 << 20)
+    assert done is not None
+    assert (done.asked, done.lsn, list(done.chunks)) == (True, 300, [])
+    assert stream.read(10, 1 << 20) is None
+    stream.confirm(250)
+    stream.close()
+    assert server.told == [(300, 250, 250)], "what was received, and what is published"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (b"22021", TextUnreadable),
+        (b"22P05", TextUnreadable),
+        (b"57P01", StoreUnavailable),
+    ],
+)
+def test_a_stream_that_ends_says_why(code: bytes, kind: type[StoreUnavailable]) -> None:
+    stream = stream_to(Stream(end=(code, b"because\nof that")))
+    heard: list[str] = []
+    stream.on_unreadable = lambda: heard.append("unreadable")
+    with pytest.raises(StoreUnavailable, match="the stream ended: because of that") as ended:
+        stream.read(10, 1 << 20)
+    assert type(ended.value) is kind
+    assert len(heard) == (kind is TextUnreadable)
+
+
+class Walsender:
+    """Stands in for libpq: answers what it is asked, or refuses."""
+
+    status = replication.pq.ConnStatus.OK
+    server_version = 160000
+    error_message = b"refused\n"
+    nonblocking = 0
+
+    def __init__(self, answer: Any = None) -> None:
+        self.asked: list[str] = []
+        self.finished = False
+        self._answer = answer
+
+    def exec_(self, command: bytes) -> Any:
+        self.asked.append(command.decode())
+        return self._answer
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def connected(monkeypatch: pytest.MonkeyPatch, server: Any) -> ReplicationConnection:
+    monkeypatch.setattr(
+        replication.pq, "PGconn", SimpleNamespace(connect=lambda _: server), raising=True
+    )
+    return ReplicationConnection("host=h")
+
+
+def answer(status: replication.pq.ExecStatus, *row: bytes, code: bytes = b"") -> Any:
+    return SimpleNamespace(
+        status=status,
+        ntuples=1,
+        nfields=len(row),
+        get_value=lambda _, column: row[column],
+        error_field=lambda _: code,
+    )
+
+
+def test_a_connection_that_is_refused_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Walsender()
+    server.status = replication.pq.ConnStatus.BAD
+    with pytest.raises(StoreUnavailable, match=r"no replication connection.*: refused"):
+        connected(monkeypatch, server)
+    assert server.finished
+
+
+@pytest.mark.parametrize(("code", "kind"), [(b"55006", SlotInUse), (b"42704", StoreUnavailable)])
+def test_only_a_slot_in_use_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, code: bytes, kind: type[StoreUnavailable]
+) -> None:
+    server = Walsender(answer(replication.pq.ExecStatus.FATAL_ERROR, code=code))
+    connection = connected(monkeypatch, server)
+    decoder = Decoder(GOHARVEST, b"p")
+    with pytest.raises(StoreUnavailable, match="the slot s cannot be read: refused") as refused:
+        connection.start("s", 5, "p", decoder, binary=True)
+    assert type(refused.value) is kind
+
+
+def test_a_stream_does_not_wait_for_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Walsender(answer(replication.pq.ExecStatus.COPY_BOTH))
+    connection = connected(monkeypatch, server)
+    connection.start('s"', 0x1_0000_0005, "it's", Decoder(GOHARVEST, b"p"), binary=False)
+    assert server.nonblocking == 1
+    (asked,) = server.asked
+    assert asked.startswith('START_REPLICATION SLOT "s""" LOGICAL 1/5 (')
+    assert """publication_names '"it''s"'""" in asked
+    assert "binary" not in asked
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "command"),
+    [
+        (140000, {}, "LOGICAL pgoutput EXPORT_SNAPSHOT"),
+        (160000, {"temporary": True}, "TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"),
+        (170000, {"failover": True}, "LOGICAL pgoutput (SNAPSHOT 'export', FAILOVER true)"),
+    ],
+)
+def test_a_slot_is_made_as_the_server_can(
+    monkeypatch: pytest.MonkeyPatch, version: int, given: dict[str, bool], command: str
+) -> None:
+    server = Walsender(answer(replication.pq.ExecStatus.TUPLES_OK, b"s", b"0/10", b"snap", b"p"))
+    server.server_version = version
+    assert connected(monkeypatch, server).create_slot("s", **given) == (16, "snap")
+    assert server.asked == [f'CREATE_REPLICATION_SLOT "s" {command}']
+
+
+def test_what_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Walsender(answer(replication.pq.ExecStatus.FATAL_ERROR))
+    with pytest.raises(StoreUnavailable, match="the database refused IDENTIFY_SYSTEM: refused"):
+        connected(monkeypatch, server).server()

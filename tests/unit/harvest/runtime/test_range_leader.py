@@ -200,7 +200,7 @@ def test_what_is_done_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert saved == [first]
     assert at(1.5) == []
     assert saved == [first, second]
-    assert at(2.5) == [r.Refresh(anyway=False)]
+    assert at(2.6) == [r.Refresh(anyway=False)]
     assert saved == [first, second], "nothing new"
     assert at(60.5) == [r.Refresh(anyway=False)]
     assert maintained == [10_000.0, 10_060.5]
