@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -285,11 +285,12 @@ def test_a_move_that_fails_leaves_every_row_where_it_was(
             raise StoreUnavailable("the server went")
         return found
 
-    for change in (
+    changes: list[Callable[[], object]] = [
         lambda: letters.add([BadRow(two, "bad")], TERM),
         lambda: letters.retry(ALL, mode="mark"),
         lambda: letters.drop(ALL, mode="mark"),
-    ):
+    ]
+    for change in changes:
         with monkeypatch.context() as patch:
             patch.setattr(letters, "_execute", fail)
             with pytest.raises(StoreUnavailable, match="went"):

@@ -255,4 +255,514 @@ DATABASES: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_switch.py::test_rows_that_some_destinations_have_keep_a_relay_what_it_is",
         ("_refuse_half_sent", "    if count:\n", "    if count > 1:\n"),
     ),
+    noticed(
+        "a session that cannot be set up is closed",
+        f"{PG}.table",
+        "integration/harvest/databases/test_postgres_sessions.py::test_a_session_that_cannot_be_set_up_is_closed",
+        (
+            "PostgresTable._connected",
+            "            except BaseException:\n                connection.close()\n",
+            "            except BaseException:\n",
+        ),
+    ),
+    noticed(
+        "a server that has become a standby is left",
+        f"{PG}.table",
+        "integration/harvest/databases/test_postgres_sessions.py::test_a_server_that_has_become_a_standby_is_left",
+        (
+            "PostgresTable._execute",
+            "            self.close()  # the next connection finds the primary, if there is one\n",
+            "",
+        ),
+    ),
+    noticed(
+        "statements see what is committed",
+        f"{PG}.table",
+        "integration/harvest/databases/test_postgres_sessions.py::test_statements_see_what_is_committed_whatever_the_database_is_set_to",
+        (
+            "PostgresTable._connected",
+            "_set_config({**self._settings, **_ISOLATION})",
+            "_set_config({**self._settings, 'jit': 'off'})",
+        ),
+    ),
+    noticed(
+        "a table that was dropped is looked for again",
+        f"{PG}.table",
+        "contract/test_dead_letters.py::test_a_table_of_them_that_was_dropped_is_made_again[postgres]",
+        (
+            "PostgresTable._execute",
+            "        except psycopg.errors.UndefinedTable as error:\n            self._forget()\n",
+            "        except psycopg.errors.UndefinedTable as error:\n",
+        ),
+    ),
+    noticed(
+        "an index on some of the rows is none",
+        f"{PG}.table",
+        "integration/harvest/databases/test_postgres_sessions.py::test_an_index_that_does_not_have_each_row_by_its_id_is_none",
+        ("PostgresTable._check_index", " AND i.indpred IS NULL", ""),
+    ),
+    noticed(
+        "a dead network is given up after ten seconds",
+        f"{PG}.table",
+        "integration/harvest/databases/test_postgres_sessions.py::test_a_dead_network_is_given_up_unless_it_is_asked_to_be_waited_for",
+        ("", '"tcp_user_timeout": "10000"', '"tcp_user_timeout": "10"'),
+    ),
+    noticed(
+        "a row that cannot be read gives no more time to mark",
+        f"{PG}.mark",
+        "integration/harvest/databases/test_unreadable_rows.py::test_a_row_that_cannot_be_read_gives_no_more_time_to_mark",
+        (
+            "PostgresMarkStore.mark",
+            "                limit //= 2  # and there is no more time for that\n",
+            "                return self.mark(term, batch, limit // 2, valid_ms)\n",
+        ),
+    ),
+    noticed(
+        "a slow answer about PostgreSQL's clock gives no more time",
+        f"{PG}.mark",
+        "contract/test_mark_store.py::test_a_slow_answer_about_the_clock_gives_no_more_time[postgres]",
+        (
+            "PostgresMarkStore._clock_ahead_s",
+            "            ((database_s,),) = self._execute(sql.SQL(_CLOCK)).fetchall()\n"
+            "            self._clock_asked_s = time.monotonic()\n",
+            "            self._clock_asked_s = time.monotonic()\n"
+            "            ((database_s,),) = self._execute(sql.SQL(_CLOCK)).fetchall()\n",
+        ),
+    ),
+    noticed(
+        "rows of PostgreSQL are in the order of their ids",
+        f"{PG}.mark",
+        "integration/harvest/databases/test_postgres_sessions.py::test_rows_that_come_in_another_order_are_sorted",
+        ("PostgresMarkStore.mark", "rows.sort(key=_id)", "pass"),
+    ),
+    noticed(
+        "columns may be changed between two sessions",
+        f"{PG}.mark",
+        "integration/harvest/databases/test_postgres_sessions.py::test_columns_that_were_changed_meanwhile_are_read_as_they_are",
+        ("PostgresMarkStore._forget", "self._mark_sql = None", "pass"),
+    ),
+    noticed(
+        "commits wait for the disk where they have to, in PostgreSQL",
+        f"{PG}.mark",
+        "integration/harvest/databases/test_postgres_sessions.py::test_commits_wait_for_the_disk_unless_they_need_not",
+        ("PostgresMarkStore.__init__", "        if not durable:\n", "        if durable:\n"),
+    ),
+    noticed(
+        "rows of no partition are kept for a while in PostgreSQL",
+        f"{PG}.partitions",
+        "integration/harvest/databases/test_postgres_range.py::test_rows_of_no_partition_are_swept_when_they_are_old_enough",
+        ("", "make_interval(secs => %s)", "make_interval(mins => %s)"),
+    ),
+    noticed(
+        "who has changed partitions lets go of PostgreSQL's lock",
+        f"{PG}.partitions",
+        "integration/harvest/databases/test_postgres_range.py::test_who_has_changed_partitions_is_in_nobodys_way",
+        ("", "pg_try_advisory_xact_lock(", "pg_try_advisory_lock("),
+    ),
+    noticed(
+        "a partition of other ids is another one",
+        f"{PG}.partitions",
+        "integration/harvest/databases/test_postgres_range.py::test_a_partition_of_the_same_name_and_other_ids_is_another_one",
+        (
+            "PostgresPartitions.drop",
+            "(int(match[1]), int(match[2])) == (partition.low, partition.high)",
+            "int(match[1]) == partition.low",
+        ),
+    ),
+    noticed(
+        "nobody writes while the rows of a partition are counted",
+        f"{PG}.partitions",
+        "integration/harvest/databases/test_postgres_range.py::test_nobody_writes_while_it_is_seen_that_all_rows_are_in_the_archive",
+        (
+            "PostgresPartitions.drop",
+            "                self._run(sql.SQL(_NO_WRITES).format(part=part))\n",
+            "",
+        ),
+    ),
+    noticed(
+        "the log ends where nobody writes into a partition any more",
+        f"{PG}.wal_partitions",
+        "integration/harvest/databases/test_postgres_wal_partitions.py::test_the_log_ends_where_nobody_writes_into_the_partition_any_more",
+        (
+            "PostgresWalPartitions._may_go",
+            "        self._run(sql.SQL(_NO_WRITES).format(part=part))\n"
+            "        return self._has_passed(self._log_end())",
+            "        end = self._log_end()\n"
+            "        self._run(sql.SQL(_NO_WRITES).format(part=part))\n"
+            "        return self._has_passed(end)",
+        ),
+    ),
+    noticed(
+        "rows of no partition are kept for a while in wal mode",
+        f"{PG}.wal_partitions",
+        "integration/harvest/databases/test_postgres_wal_partitions.py::test_of_rows_in_no_partition_those_that_are_too_young_stay",
+        ("", " AND create_time < now() - make_interval(secs => %s)", " AND %s::float8 >= 0"),
+    ),
+    noticed(
+        "what could not be retried does not come",
+        f"{PG}.wal_dead_letters",
+        "integration/harvest/databases/test_postgres_wal_dead_letters.py::test_what_could_not_be_retried_is_still_aside_and_does_not_come",
+        ("", "pg_logical_emit_message(true, ", "pg_logical_emit_message(false, "),
+    ),
+    noticed(
+        "what is retried comes in the order of its ids",
+        f"{PG}.wal_dead_letters",
+        "integration/harvest/databases/test_postgres_wal_dead_letters.py::test_what_is_retried_comes_in_the_order_of_its_ids_with_what_waits",
+        ("", "FROM taken ORDER BY id", "FROM taken ORDER BY id DESC"),
+    ),
+    noticed(
+        "rows come before those that wait for them",
+        f"{PG}.wal_dead_letters",
+        "integration/harvest/databases/test_postgres_wal_dead_letters.py::test_what_is_retried_comes_in_the_order_of_its_ids_with_what_waits",
+        (
+            "PostgresWalDeadLetters.add_rows",
+            "for waits in (False, True):",
+            "for waits in (True, False):",
+        ),
+    ),
+    noticed(
+        "in another session dead letters are looked for again",
+        f"{PG}.dead_letters",
+        "integration/harvest/databases/test_postgres_sessions.py::test_dead_letters_are_looked_for_again_in_another_session",
+        ("PostgresDeadLetters._forget", "self._there = False", "pass"),
+    ),
+    noticed(
+        "whether there are dead letters is asked in the session that is there",
+        f"{PG}.dead_letters",
+        "integration/harvest/databases/test_postgres_sessions.py::test_dead_letters_are_looked_for_again_in_another_session",
+        ("PostgresDeadLetters._exists", "self._connected()", "pass"),
+    ),
+    noticed(
+        "dead letters are moved in one transaction",
+        f"{PG}.dead_letters",
+        "contract/test_dead_letters.py::test_a_move_that_fails_leaves_every_row_where_it_was[postgres]",
+        (
+            "PostgresDeadLetters._transaction",
+            "        with super()._transaction():\n"
+            "            self._execute(self._format(_LOCK))\n"
+            "            yield",
+            "        with super()._transaction():\n"
+            "            self._execute(self._format(_LOCK))\n"
+            "        yield",
+        ),
+    ),
+    noticed(
+        "a position that is refused leaves no walsender behind",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_postgres_wal.py::test_a_position_that_is_refused_leaves_no_session_behind[open]",
+        (
+            "PostgresWalSource.open",
+            "        except BaseException:\n            connection.close()\n            raise\n",
+            "        except BaseException:\n            raise\n",
+        ),
+    ),
+    noticed(
+        "a slot that is of no use is dropped",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_postgres_wal.py::test_rows_from_before_the_slot_are_a_reason_to_make_none",
+        ("PostgresWalSource.new_slot", "                self.slot.drop()\n", ""),
+    ),
+    noticed(
+        "who leaves wal mode leaves no slot behind",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_postgres_wal.py::test_who_leaves_wal_mode_leaves_no_slot_behind",
+        (
+            "PostgresWalSource.leaving",
+            "create_slot(name, temporary=True)",
+            "create_slot(name, temporary=False)",
+        ),
+    ),
+    noticed(
+        "the slot's session is closed with the source",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_postgres_sessions.py::test_what_is_closed_has_no_session_left",
+        ("PostgresWalSource.close", "        self.slot.close()\n", ""),
+    ),
+    noticed(
+        "a stream's session ends with the stream",
+        f"{PG}.replication",
+        "integration/harvest/databases/test_postgres_sessions.py::test_what_is_closed_has_no_session_left",
+        ("PostgresWalStream.close", "        self._pg.finish()\n", ""),
+    ),
+    noticed(
+        "an outage gives a server of MariaDB no other name",
+        f"{MY}.sources",
+        "unit/harvest/databases/test_mysql_sources.py::test_an_outage_gives_a_server_no_other_name_and_a_table_no_other_number",
+        (
+            "_is_unknown",
+            "return isinstance(error, SchemaError) or code in _UNKNOWN",
+            "return code >= 0",
+        ),
+    ),
+    noticed(
+        "rows are counted above an id, without it",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_postgres_wal.py::test_rows_are_counted_above_an_id",
+        ("PostgresWalSource.count_rows", "WHERE id > {a}", "WHERE id >= {a}"),
+    ),
+    noticed(
+        "in another session the sequence is looked for again",
+        f"{PG}.range",
+        "contract/test_range_store.py::test_whatever_is_asked_first_of_a_closed_store_connects_again[postgres]",
+        (
+            "PostgresRangeStore._looked_up",
+            "self._connected()  # first: another session may find another table and sequence",
+            "pass",
+        ),
+    ),
+    noticed(
+        "a sequence may be made anew between two sessions",
+        f"{PG}.range",
+        "integration/harvest/databases/test_postgres_sessions.py::test_a_sequence_that_was_made_anew_meanwhile_is_the_one_that_is_asked",
+        ("PostgresRangeStore._forget", "self._parts = None", "pass"),
+        ("PostgresRangeStore._forget", "self._sequence = None", "pass"),
+    ),
+    noticed(
+        "positions in PostgreSQL are rewritten whole or not at all",
+        f"{PG}.range",
+        "contract/test_range_store.py::test_a_rewrite_that_does_not_end_changes_nothing[postgres]",
+        ("PostgresRangeStore.rewrite", "with self._transaction():", "if True:"),
+    ),
+    noticed(
+        "an outage of the primary ends, with two databases",
+        f"{PG}.two_databases",
+        "contract/test_range_store.py::"
+        "test_whatever_is_asked_first_of_a_closed_store_connects_again[two databases]",
+        (
+            "PostgresIds._looked_up",
+            "self._connected()  # first: another session may find another table and sequence",
+            "pass",
+        ),
+    ),
+    noticed(
+        "what the server is told is sent",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_what_is_told_is_sent_at_once_and_at_the_end_in_full",
+        ("PostgresWalStream._tell", "            self._pg.flush()\n", ""),
+    ),
+    noticed(
+        "the last that the server is told waits for the socket",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_what_is_told_is_sent_at_once_and_at_the_end_in_full",
+        ("PostgresWalStream.close", "                self._pg.nonblocking = 0\n", ""),
+    ),
+    noticed(
+        "a server that has asked is answered, though more came behind",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_a_server_that_has_asked_is_answered_though_more_came_behind",
+        ("PostgresWalStream._read", "asked = asked or bool(data[17])", "asked = bool(data[17])"),
+    ),
+    noticed(
+        "what the server says of what came is not what is published",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_a_server_that_has_asked_is_answered_though_more_came_behind",
+        (
+            "PostgresWalStream._tell",
+            '_status(b"r", received, lsn, lsn, now, 0)',
+            '_status(b"r", received, received, lsn, now, 0)',
+        ),
+    ),
+    noticed(
+        "only a slot in use is waited for",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_only_a_slot_in_use_is_waited_for",
+        ("ReplicationConnection.start", "SlotInUse if in_use else StoreUnavailable", "SlotInUse"),
+    ),
+    noticed(
+        "a character that Unicode has not makes a text unreadable, too",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_a_stream_that_ends_says_why",
+        ("", '{b"22021", b"22P05"}', '{b"22021"}'),
+    ),
+    noticed(
+        "a replication connection that is refused is ended",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_a_connection_that_is_refused_is_ended",
+        ("ReplicationConnection.__init__", "            self._pg.finish()\n", ""),
+    ),
+    noticed(
+        "a slow answer about MariaDB's clock gives no more time",
+        f"{MY}.mark",
+        "contract/test_mark_store.py::test_a_slow_answer_about_the_clock_gives_no_more_time[mariadb]",
+        (
+            "MysqlMarkStore._clock_ahead_s",
+            "            ((database_s,),) = self._execute(_CLOCK)\n"
+            "            self._clock_asked_s = time.monotonic()\n",
+            "            self._clock_asked_s = time.monotonic()\n"
+            "            ((database_s,),) = self._execute(_CLOCK)\n",
+        ),
+    ),
+    noticed(
+        "rows that somebody else has taken over are not returned",
+        f"{MY}.mark",
+        "integration/harvest/databases/test_mariadb.py::test_rows_that_somebody_else_takes_over_meanwhile_are_not_returned",
+        (
+            "",
+            "WHERE {within} AND leader_id = %s ORDER BY id",
+            "WHERE {within} AND leader_id >= %s ORDER BY id",
+        ),
+    ),
+    noticed(
+        "a rewrite of positions in MariaDB that does not end is undone",
+        f"{MY}.range",
+        "contract/test_range_store.py::test_a_rewrite_that_does_not_end_changes_nothing[mariadb]",
+        ("MysqlRangeStore.rewrite", "self.close()  # which rolls back", "pass"),
+    ),
+    noticed(
+        "a deadlock undoes all of a rewrite",
+        f"{MY}.range",
+        "unit/harvest/databases/test_mysql_range.py::test_no_part_of_a_rewrite_is_tried_again_by_itself",
+        (
+            "MysqlRangeStore.rewrite",
+            "self._execute(self._sql(self._save), self._values(position))",
+            "self.save(position)",
+        ),
+    ),
+    noticed(
+        "a lookup in MariaDB sees one moment",
+        f"{MY}.range",
+        "integration/harvest/databases/test_mariadb.py::test_a_lookup_sees_one_moment_in_all_its_parts",
+        ("MysqlRangeStore._found", "        self._execute(_BEGIN)\n", ""),
+    ),
+    noticed(
+        "what was looked up is not what is looked up next",
+        f"{MY}.range",
+        "integration/harvest/databases/test_mariadb.py::test_a_lookup_sees_one_moment_in_all_its_parts",
+        (
+            "MysqlRangeStore._found",
+            '                self._execute("COMMIT")\n',
+            "                pass\n",
+        ),
+    ),
+    noticed(
+        "a move in MariaDB that fails is undone",
+        f"{MY}.dead_letters",
+        "contract/test_dead_letters.py::test_a_move_that_fails_leaves_every_row_where_it_was[mariadb]",
+        (
+            "MysqlDeadLetters._moving",
+            "                connection.rollback()\n",
+            "                pass\n",
+        ),
+    ),
+    noticed(
+        "dead letters in MariaDB are moved in one transaction",
+        f"{MY}.dead_letters",
+        "contract/test_dead_letters.py::test_a_move_that_fails_leaves_every_row_where_it_was[mariadb]",
+        ("MysqlDeadLetters._moving", '            self._execute("START TRANSACTION")\n', ""),
+    ),
+    noticed(
+        "who has moved rows in MariaDB lets go of the lock",
+        f"{MY}.dead_letters",
+        "contract/test_dead_letters.py::test_who_has_moved_rows_is_in_nobodys_way[mariadb]",
+        (
+            "MysqlDeadLetters._moving",
+            'cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))',
+            'cursor.execute("SELECT IS_FREE_LOCK(%s)", (self._lock,))',
+        ),
+    ),
+    noticed(
+        "rows that are being set aside in MariaDB are locked",
+        f"{MY}.dead_letters",
+        "integration/harvest/databases/test_mariadb.py::test_rows_that_are_being_set_aside_are_locked",
+        ("MysqlDeadLetters", '_for_update: ClassVar[str] = " FOR UPDATE"', "pass"),
+    ),
+    noticed(
+        "a lock of MariaDB is waited for as long as elsewhere",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_table.py::test_a_lock_is_waited_for_as_long_as_elsewhere",
+        ("MysqlTable._connected", ", innodb_lock_wait_timeout = 10", ""),
+    ),
+    noticed(
+        "MySQL tells how many ids are drawn now",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_table.py::test_mysql_tells_how_many_ids_are_drawn_now",
+        (
+            "MysqlTable._connected",
+            'cursor.execute("SET SESSION information_schema_stats_expiry = 0")',
+            "pass",
+        ),
+    ),
+    noticed(
+        "a table of MariaDB that was dropped is looked for again",
+        f"{MY}.table",
+        "contract/test_dead_letters.py::test_a_table_of_them_that_was_dropped_is_made_again[mariadb]",
+        ("MysqlTable._errors", "                self._forget()\n", "                pass\n"),
+    ),
+    noticed(
+        "another server of MariaDB has another clock",
+        f"{MY}.table",
+        "contract/test_mark_store.py::test_another_server_is_asked_for_its_clock[mariadb]",
+        ("MysqlTable._connected", "        self._forget()\n", ""),
+    ),
+    noticed(
+        "what is retried without a table in PostgreSQL goes with what waits behind it",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_what_is_retried_is_as_it_was_with_what_waits_behind_it[sqlite]",
+        (
+            "PortableDeadLetters.retry",
+            "                elif row.key in taken:\n                    chosen.append(row.id)\n",
+            "",
+        ),
+    ),
+    noticed(
+        "rows that are set aside leave the outbox in the same transaction",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_a_move_that_fails_leaves_every_row_where_it_was[sqlite]",
+        (
+            "PortableDeadLetters.add",
+            "            if term is not None:\n                self._run_each(_DELETE, moved)\n",
+            "        if term is not None:\n            self._run_each(_DELETE, moved)\n",
+        ),
+    ),
+    noticed(
+        "many rows are put back in pieces that a statement bears",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_many_rows_at_once[sqlite]",
+        ("_chunks", "yield ids[start : start + _CHUNK]", "yield ids[start : start + _CHUNK - 1]"),
+    ),
+    noticed(
+        "a mark in SQLite that had to wait for a writer may be too late",
+        f"{LITE}.mark",
+        "integration/harvest/databases/test_sqlite.py::test_a_mark_that_had_to_wait_for_a_writer_may_be_too_late",
+        (
+            "SqliteMarkStore.mark",
+            "        with self._writing() as connection, self._errors():\n"
+            "            if time.monotonic() >= until_s:  "
+            "# the database's clock is this machine's\n"
+            "                return []\n",
+            "        if time.monotonic() >= until_s:\n"
+            "            return []\n"
+            "        with self._writing() as connection, self._errors():\n",
+        ),
+    ),
+    noticed(
+        "rows of SQLite are in the order of their ids",
+        f"{LITE}.mark",
+        "integration/harvest/databases/test_sqlite.py::test_rows_that_come_in_another_order_are_sorted",
+        ("SqliteMarkStore.mark", "found.sort(key=_id)", "pass"),
+    ),
+    noticed(
+        "positions in SQLite are rewritten whole or not at all",
+        f"{LITE}.range",
+        "contract/test_range_store.py::test_a_rewrite_that_does_not_end_changes_nothing[sqlite]",
+        ("SqliteRangeStore.rewrite", "with self._writing():", "if True:"),
+    ),
+    noticed(
+        "ids in SQLite are known in whatever case the table was created",
+        f"{LITE}.range",
+        "integration/harvest/databases/test_sqlite.py::test_ids_are_known_in_whatever_case_the_table_was_created",
+        ("", "name = ? COLLATE NOCASE", "name = ?"),
+    ),
+    noticed(
+        "a connection with SQLite is of no one thread",
+        f"{LITE}.table",
+        "integration/harvest/databases/test_sqlite.py::test_a_connection_is_made_used_and_closed_by_different_threads",
+        ("SqliteTable._connected", "check_same_thread=False", "check_same_thread=True"),
+    ),
+    noticed(
+        "a table of SQLite that was dropped is looked for again",
+        f"{LITE}.table",
+        "contract/test_dead_letters.py::test_a_table_of_them_that_was_dropped_is_made_again[sqlite]",
+        ("SqliteTable._errors", "                self._forget()\n", "                pass\n"),
+    ),
 )

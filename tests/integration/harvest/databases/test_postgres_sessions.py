@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -14,10 +14,10 @@ from psycopg.conninfo import conninfo_to_dict
 from harvest import OutboxRecord, Stasher, StoreUnavailable
 from harvest.core.dead_letters import BadRow
 from harvest.core.mark_checkpoint import Term
-from harvest.databases.postgres import table
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.postgres.wal import PostgresWalSource
 
 TERM = Term.of(1)
 LONG_MS = 60_000.0
@@ -99,7 +99,7 @@ def test_a_session_that_cannot_be_set_up_is_closed(
         made.append(connection)
         raise psycopg.OperationalError("no answer")
 
-    monkeypatch.setattr(table.notify, "behind_pooler", fail)
+    monkeypatch.setattr("harvest.databases.postgres.notify.behind_pooler", fail)
     with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
         with pytest.raises(StoreUnavailable, match="cannot be reached: no answer"):
             store.ping()
@@ -193,3 +193,50 @@ def test_an_index_that_does_not_have_each_row_by_its_id_is_none(
     change(postgres_database, "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey", index)
     (found,) = [finding for finding in store.check() if finding.subject == "index"]
     assert found.level == level
+
+
+def used_wal(url: str) -> list[object]:
+    with closing(PostgresWalSource(url, "outbox")) as source:
+        source.init()
+        source.connect()
+        source.health()
+        source.backlog()
+        stream, _ = source.open(1, None)
+        stream.close()
+        return [source, stream]
+
+
+def used_range(url: str) -> list[object]:
+    with closing(PostgresRangeStore(url, "outbox")) as store:
+        store.init()
+        store.connect()
+        return [store]
+
+
+def used_letters(url: str) -> list[object]:
+    used_range(url)
+    with closing(PostgresDeadLetters(url, "outbox")) as letters:
+        letters.create()
+        letters.count()
+        return [letters]
+
+
+@pytest.mark.parametrize("use", [used_wal, used_range, used_letters])
+def test_what_is_closed_has_no_session_left(
+    postgres_database: str, use: Callable[[str], list[object]]
+) -> None:
+    kept = use(postgres_database)  # else what is lost is closed, too
+    query = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        for _ in range(1_000):  # the server hears of the end of a session a moment later
+            ((left,),) = connection.execute(query).fetchall()
+            if not left:
+                break
+        assert left == 0, kept
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE database = current_database()"
+        )

@@ -6,6 +6,7 @@ import select
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
@@ -35,7 +36,7 @@ def letters(postgres_database: str) -> Iterator[PostgresWalDeadLetters]:
         yield made
 
 
-def row(id: int, key: str = "k", **changes: object) -> Row:
+def row(id: int, key: str = "k", **changes: Any) -> Row:
     """As the stream had it."""
     base = Row(id, "t", key.encode(), f"v{id}".encode(), (b"n",), (b"x",))
     return base._replace(**changes)

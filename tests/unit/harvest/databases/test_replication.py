@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from psycopg import pq
 
 from harvest.core.wal_layout import GOHARVEST
 from harvest.databases.postgres import replication
@@ -152,7 +153,7 @@ def test_a_stream_that_ends_says_why(code: bytes, kind: type[StoreUnavailable]) 
 class Walsender:
     """Stands in for libpq: answers what it is asked, or refuses."""
 
-    status = replication.pq.ConnStatus.OK
+    status = pq.ConnStatus.OK
     server_version = 160000
     error_message = b"refused\n"
     nonblocking = 0
@@ -171,13 +172,11 @@ class Walsender:
 
 
 def connected(monkeypatch: pytest.MonkeyPatch, server: Any) -> ReplicationConnection:
-    monkeypatch.setattr(
-        replication.pq, "PGconn", SimpleNamespace(connect=lambda _: server), raising=True
-    )
+    monkeypatch.setattr(pq, "PGconn", SimpleNamespace(connect=lambda _: server))
     return ReplicationConnection("host=h")
 
 
-def answer(status: replication.pq.ExecStatus, *row: bytes, code: bytes = b"") -> Any:
+def answer(status: pq.ExecStatus, *row: bytes, code: bytes = b"") -> Any:
     return SimpleNamespace(
         status=status,
         ntuples=1,
@@ -189,7 +188,7 @@ def answer(status: replication.pq.ExecStatus, *row: bytes, code: bytes = b"") ->
 
 def test_a_connection_that_is_refused_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Walsender()
-    server.status = replication.pq.ConnStatus.BAD
+    server.status = pq.ConnStatus.BAD
     with pytest.raises(StoreUnavailable, match=r"no replication connection.*: refused"):
         connected(monkeypatch, server)
     assert server.finished
@@ -199,7 +198,7 @@ def test_a_connection_that_is_refused_is_ended(monkeypatch: pytest.MonkeyPatch) 
 def test_only_a_slot_in_use_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, code: bytes, kind: type[StoreUnavailable]
 ) -> None:
-    server = Walsender(answer(replication.pq.ExecStatus.FATAL_ERROR, code=code))
+    server = Walsender(answer(pq.ExecStatus.FATAL_ERROR, code=code))
     connection = connected(monkeypatch, server)
     decoder = Decoder(GOHARVEST, b"p")
     with pytest.raises(StoreUnavailable, match="the slot s cannot be read: refused") as refused:
@@ -208,7 +207,7 @@ def test_only_a_slot_in_use_is_waited_for(
 
 
 def test_a_stream_does_not_wait_for_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Walsender(answer(replication.pq.ExecStatus.COPY_BOTH))
+    server = Walsender(answer(pq.ExecStatus.COPY_BOTH))
     connection = connected(monkeypatch, server)
     connection.start('s"', 0x1_0000_0005, "it's", Decoder(GOHARVEST, b"p"), binary=False)
     assert server.nonblocking == 1
@@ -229,13 +228,13 @@ def test_a_stream_does_not_wait_for_its_server(monkeypatch: pytest.MonkeyPatch) 
 def test_a_slot_is_made_as_the_server_can(
     monkeypatch: pytest.MonkeyPatch, version: int, given: dict[str, bool], command: str
 ) -> None:
-    server = Walsender(answer(replication.pq.ExecStatus.TUPLES_OK, b"s", b"0/10", b"snap", b"p"))
+    server = Walsender(answer(pq.ExecStatus.TUPLES_OK, b"s", b"0/10", b"snap", b"p"))
     server.server_version = version
     assert connected(monkeypatch, server).create_slot("s", **given) == (16, "snap")
     assert server.asked == [f'CREATE_REPLICATION_SLOT "s" {command}']
 
 
 def test_what_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Walsender(answer(replication.pq.ExecStatus.FATAL_ERROR))
+    server = Walsender(answer(pq.ExecStatus.FATAL_ERROR))
     with pytest.raises(StoreUnavailable, match="the database refused IDENTIFY_SYSTEM: refused"):
         connected(monkeypatch, server).server()
