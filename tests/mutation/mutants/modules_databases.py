@@ -485,16 +485,6 @@ DATABASES: tuple[Noticed, ...] = (
         ("PostgresWalStream.close", "        self._pg.finish()\n", ""),
     ),
     noticed(
-        "an outage gives a server of MariaDB no other name",
-        f"{MY}.sources",
-        "unit/harvest/databases/test_mysql_sources.py::test_an_outage_gives_a_server_no_other_name_and_a_table_no_other_number",
-        (
-            "_is_unknown",
-            "return isinstance(error, SchemaError) or code in _UNKNOWN",
-            "return code >= 0",
-        ),
-    ),
-    noticed(
         "rows are counted above an id, without it",
         f"{PG}.wal",
         "integration/harvest/databases/test_postgres_wal.py::test_rows_are_counted_above_an_id",
