@@ -77,7 +77,7 @@ WITH hours AS (
   GROUP BY ALL
   UNION ALL
   SELECT topic, partition, date_trunc('HOUR', max(at)), max(offset) + 1, min(offset)
-  FROM {published} WHERE day < date_sub({day}, {days})
+  FROM {published} WHERE day >= date_sub({day}, {still}) AND day < date_sub({day}, {days})
   GROUP BY topic, partition
 ), ends AS (
   SELECT m.at, topic, partition,
@@ -102,7 +102,7 @@ WITH hours AS (
     UNION ALL
     SELECT group_id, topic, partition, max(at) AS at, max_by(position, at) AS position
     FROM steps LEFT SEMI JOIN held USING (group_id, topic, partition)
-    WHERE day < date_sub({day}, {days})
+    WHERE day >= date_sub({day}, {still}) AND day < date_sub({day}, {days})
     GROUP BY group_id, topic, partition
   )
 ), seen AS (
@@ -118,7 +118,10 @@ SELECT e.at AS hour, p.group_id, e.topic, e.partition, e.end_offset, p.position,
 FROM ends AS e JOIN positions AS p
   ON e.at = p.at AND e.topic = p.topic AND e.partition = p.partition
 """
-"""What is held stays where it was, and a topic ends where it did, however long nothing moved."""
+"""What is held stays where it was, and a topic ends where it did, though nothing moves for days."""
+
+_STILL_DAYS: Final = 30
+"""For so many: what a run costs must not grow with all history."""
 
 _LEADERSHIP: Final = """
 WITH terms AS (
@@ -222,7 +225,7 @@ def write_gold(
         return spark.sql(fill(query, **values), **frames, **more)
 
     published = lake.frame(spark, "bronze.published")
-    lag = fill(_LAG, days=str(late_days), slots=SLOTS)
+    lag = fill(_LAG, days=str(late_days), still=str(late_days + _STILL_DAYS), slots=SLOTS)
     of_log = {
         "gold.groups": sql(_GROUPS, "claims", "takeovers", "rejections", "anomalies"),
         "gold.lag": sql(lag, "positions", "claims", published=published),
