@@ -105,7 +105,7 @@ def test_a_table_of_an_earlier_version_has_its_new_columns_without_a_value(
 ) -> None:
     lake = Lake.at(str(tmp_path))
     older = spark.sql("SELECT 'g' AS group_id, 4L AS claims, DATE '2026-03-01' AS day")
-    older.write.format("delta").save(lake.path("gold.groups"))
+    older.write.format("delta").partitionBy("day").save(lake.path("gold.groups"))
     (found,) = lake.frame(spark, "gold.groups").collect()
     assert list(found.asDict()) == [column.name for column in LAKE_TABLES["gold.groups"]]
     assert (found["claims"], found["takeovers"]) == (4, None)

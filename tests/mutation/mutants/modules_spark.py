@@ -409,6 +409,12 @@ SPARK: tuple[Noticed, ...] = (
         ("Lake.to_write", "spark.conf.set(*_S3_CHECKPOINTS)", "pass"),
     ),
     noticed(
+        "a table of an earlier version gets its new columns",
+        f"{LAKE}.tables",
+        f"{DAYS}::test_a_table_of_an_earlier_version_has_its_new_columns_without_a_value",
+        ("Lake.writer", '.option("mergeSchema", "true")', ""),
+    ),
+    noticed(
         "days of a lake are in UTC",
         f"{LAKE}.tables",
         f"{UNIT}/lake/test_places.py::test_days_are_in_utc_whatever_zone_the_session_was_in",
