@@ -58,7 +58,7 @@ class Tables:
     def ask(self, query: str, *names: str, as_of: dt.datetime | None = None) -> list[Values]:
         """The rows of a query of gold, by the tables of silver that it reads."""
         values = {"day": date_literal(DAY), "as_of": time_literal(as_of or at(days=2))}
-        query = fill(query, **values, days="1", slots=SLOTS)
+        query = fill(query, **values, days="1", still="20", slots=SLOTS)
         frames = {name: self.frame(None, f"silver.{name}") for name in names}
         if "{published}" in query:
             frames["published"] = self.frame(None, "bronze.published")

@@ -54,4 +54,5 @@ def test_what_was_polled_is_in_hand_until_the_next_poll(mock_kafka: TestBroker) 
             assert core.busy_with(part)
         assert all(seen)
         assert consumer.poll(0.01) is None
+        assert part is not None
         assert not core.busy_with(part)
