@@ -344,7 +344,11 @@ SPARK: tuple[Noticed, ...] = (
         "a client that stands still for days is behind",
         f"{LAKE}.gold",
         f"{DAYS}::test_lag_of_a_group_that_has_stood_still_for_days_is_known",
-        ("", "    WHERE day < date_sub({day}, {days})\n", "    WHERE false\n"),
+        (
+            "",
+            "    WHERE day >= date_sub({day}, {still}) AND day < date_sub({day}, {days})\n",
+            "    WHERE false\n",
+        ),
     ),
     noticed(
         "who holds nothing any more is not behind for ever",
