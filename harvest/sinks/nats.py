@@ -79,8 +79,6 @@ class NatsSink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._connecting: asyncio.Lock | None = None
-        self._next = 0
-        """Which of the servers is connected to next."""
 
     def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
         """See `MessageSink.send`."""
@@ -168,33 +166,16 @@ class NatsSink:
         assert self._connecting is not None  # noqa: S101 - made with the loop
         async with self._connecting:
             if self._client is None or not self._client.is_connected:
-                self._client = await self._connect()
-            return self._client
-
-    async def _connect(self) -> Client:
-        """To one server after the other, until one is there. Raises what the last one did."""
-        servers = self._endpoint.servers
-        tries_left = len(servers)
-        while True:
-            tries_left -= 1
-            at = self._next
-            self._next = (at + 1) % len(servers)  # also if the time is up before it answers
-            try:
-                client = await nats.connect(
-                    servers=servers[at],
+                self._client = await nats.connect(
+                    servers=list(self._endpoint.servers),  # one that is there is found among them
                     name="harvest",
                     allow_reconnect=False,  # the next message connects
-                    connect_timeout=max(1, self._endpoint.timeout_ms // 1000 // len(servers)),
+                    connect_timeout=max(1, self._endpoint.timeout_ms // 1000),
                     error_cb=_note,
                     tls=self._ssl,
                     user_credentials=self._endpoint.credentials_file,
                 )
-            except (Error, OSError, TimeoutError):
-                if not tries_left:
-                    raise
-            else:
-                self._next = at
-                return client
+            return self._client
 
     async def _disconnect(self) -> None:
         if self._client is not None:

@@ -1252,12 +1252,6 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("NatsSink._headers", "text.lower()", "text"),
     ),
     noticed(
-        "when its server goes another one of NATS is connected to",
-        "harvest.sinks.nats",
-        "contract/test_destination.py::test_when_its_server_goes_another_one_is_connected_to",
-        ("NatsSink._connect", "if not tries_left:", "if tries_left:"),
-    ),
-    noticed(
         "a row has no header of our signature",
         f"{HTTP}.endpoint",
         "integration/harvest/sinks/test_http.py::test_a_header_of_a_row_stands_in_for_none_of_ours",

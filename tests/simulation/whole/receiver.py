@@ -167,6 +167,9 @@ class SimStream(httpcore.NetworkStream):
         self.brought(None)
 
     def get_extra_info(self, info: str) -> Any:
+        if info == "socket":  # to shut it down, which wakes who waits for it
+            self.close()
+            return None
         assert info == "is_readable"
         return bool(self._data) or self._ended
 
