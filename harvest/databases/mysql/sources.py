@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from harvest.core.source import Source
+from harvest.core.table_name import TableName
 from harvest.databases.mysql.table import MysqlTable
 from harvest.databases.registrations import CREATE_REGISTRATION, INSERT_REGISTRATION, Registrations
 from harvest.errors import SchemaError
@@ -13,8 +14,16 @@ from harvest.errors import SchemaError
 __all__ = ["MysqlSources"]
 
 # What a server is called: MySQL has the first, new versions of MariaDB the second, all the third.
-_SERVERS: Final = ("@@server_uuid", "@@server_uid", "CONCAT(@@hostname, ':', @@port)")
-_TABLES: Final = ("innodb_tables", "innodb_sys_tables")
+_SERVER: Final = (
+    "SELECT @@server_uuid",
+    "SELECT @@server_uid",
+    "SELECT CONCAT(@@hostname, ':', @@port)",
+)
+_TABLE: Final = tuple(
+    f"SELECT table_id FROM information_schema.{name} "  # noqa: S608
+    "WHERE name = CONCAT(COALESCE(%s, DATABASE()), '/', %s)"
+    for name in ("innodb_tables", "innodb_sys_tables")
+)
 
 
 class MysqlSources(MysqlTable, Registrations):
@@ -22,37 +31,36 @@ class MysqlSources(MysqlTable, Registrations):
 
     _insert = INSERT_REGISTRATION.replace("INSERT", "INSERT IGNORE", 1)
     _create = CREATE_REGISTRATION + " ENGINE = InnoDB DEFAULT CHARSET = utf8mb4"
-    _server_sql: str | None = None
+
+    def __init__(self, url: str, table: str | TableName) -> None:
+        super().__init__(url, table)
+        self._understood: dict[tuple[str, ...], str] = {}
+        """Of several questions, the one that the server understands."""
 
     def facts(self) -> Source:
         """See `Registrations.facts`."""
-        return Source(server=self._first(_SERVERS), sequence=self._table_number())
-
-    def _first(self, expressions: Sequence[str]) -> str:
-        for expression in expressions if self._server_sql is None else (self._server_sql,):
-            try:
-                ((name,),) = self._execute(f"SELECT {expression}")
-            except SchemaError:  # it does not know that; no answer says nothing
-                continue
-            self._server_sql = expression
-            return name.decode() if isinstance(name, bytes) else str(name)
-        return ""
+        return Source(server=self._answer(_SERVER), sequence=self._table_number())
 
     def _table_number(self) -> str:
         """TRUNCATE, which begins ids anew, and every statement that rebuilds it, changes it."""
         if self._marked:
             return ""  # ids may begin anew
-        schema, table = self._where
-        for name in _TABLES:
+        return self._answer(_TABLE, self._where)
+
+    def _answer(self, questions: tuple[str, ...], parameters: Sequence[Any] = ()) -> str:
+        """What the server says to the first question that it understands; empty if to none.
+
+        The others are not asked again: each time would be an error in its log, every few seconds.
+        """
+        understood = self._understood.get(questions)
+        for question in questions if understood is None else (understood,):
             try:
-                found = self._execute(
-                    f"SELECT table_id FROM information_schema.{name} "  # noqa: S608
-                    "WHERE name = CONCAT(COALESCE(%s, DATABASE()), '/', %s)",
-                    (schema, table),
-                )
-            except SchemaError:
+                found = self._execute(question, parameters)
+            except SchemaError:  # it does not know that; no answer says nothing
                 continue
-            return str(found[0][0]) if found else ""
+            self._understood[questions] = question
+            value = found[0][0] if found else ""
+            return value.decode() if isinstance(value, bytes) else str(value)
         return ""
 
     def _statement(self, template: str, parameters: Sequence[Any] = ()) -> list[Any]:

@@ -60,6 +60,14 @@ def test_what_a_server_does_not_know_is_asked_once() -> None:
     assert server.asked == ["SELECT @@server_uid"]
 
 
+def test_where_the_number_of_a_table_is_not_is_asked_once() -> None:
+    server = Server(("@@server_uuid", b"u"), ("innodb_sys_tables", 7), marked=False)
+    assert server.facts().sequence == "7"
+    server.asked.clear()
+    assert server.facts().sequence == "7"
+    assert [text for text in server.asked if "innodb_tables" in text] == []
+
+
 def test_a_server_that_does_not_answer_is_not_one_without_a_name() -> None:
     """It was taken for one, that was written down, and all that came after was another server."""
     server = Server(("@@server_uid", b"u"), ("@@hostname", "host:3306"), marked=True)
