@@ -114,7 +114,7 @@ class PostgresAttempts(PostgresTable):
             "ids": [a.id for a in last],
             "destinations": [a.destination for a in last],
             "retries": [a.retries for a in last],
-            "errors": [self._storable(a.error.replace("\x00", "")) for a in last],
+            "errors": [self._storable(a.error) for a in last],
             "statuses": [a.status for a in last],
             "gave_up": [a.gave_up for a in last],
             "delivered": [_array(a.delivered) for a in last],

@@ -386,7 +386,8 @@ class PostgresTable:
     # --- Rows that cannot be read ---
 
     def _storable(self, text: str) -> str:
-        """What our own words have, or an answer, the database's encoding may not."""
+        """Without NUL, and what our own words or an answer have and the database's encoding not."""
+        text = text.replace("\x00", "")
         if self._encoding() == "UTF8":
             return text
         return text.encode("ascii", "backslashreplace").decode()

@@ -123,17 +123,17 @@ class PostgresWalDeadLetters(PostgresDeadLetters):
         def text(value: bytes | None) -> str | None:
             if value is None:
                 return None
-            return self._storable(value.decode("utf-8", "replace").replace("\x00", ""))
+            return self._storable(value.decode("utf-8", "replace"))
 
         stored = isinstance(row.header_keys, Unreadable)  # what it has is as it is stored
         return {
             "id": bad.id,
-            "topic": self._storable(row.topic.replace("\x00", "")),
+            "topic": self._storable(row.topic),
             "key": row.key,
             "value": row.value,
             "names": [text(name) for name in row.header_keys],
             "values": [text(v) for v in row.header_values] if as_text else list(row.header_values),
-            "error": self._storable(bad.error.replace("\x00", "")),
+            "error": self._storable(bad.error),
             "waits": bad.waits,
             "encoding": self._encoding() if stored else "UTF8",
         }

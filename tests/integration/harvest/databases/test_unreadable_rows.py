@@ -186,6 +186,20 @@ def test_what_our_words_have_and_a_database_has_not(postgres: EmbeddedPostgres) 
     postgres.drop_database(name)
 
 
+def test_a_nul_in_an_error_keeps_no_row_from_being_set_aside(postgres_database: str) -> None:
+    with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
+        store.init()
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            connection.execute(
+                "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_header_keys, "
+                "kafka_header_values) VALUES (now(), 't', 'k', '{}', '{}')"
+            )
+        store.mark(TERM, 0, 10, LONG_MS)
+    with closing(PostgresDeadLetters(postgres_database, "outbox")) as dead_letters:
+        assert dead_letters.add([BadRow(1, "a\x00b")], TERM) == {1}
+        assert dead_letters.rows(ALL, 10)[0].error == "ab"
+
+
 @pytest.mark.kafka
 @pytest.mark.parametrize("mode", ["mark", "idempotent", "range", "relay", "wal"])
 def test_all_others_are_published(
