@@ -215,9 +215,10 @@ def _as_text(value: str | bytes, field: str, hint: str) -> str:
         except UnicodeDecodeError as error:
             text = f"{field} is not UTF-8 ({error}), and the column is text: {hint}"
             raise InvalidRecord(text) from None
+    else:
+        _encoded(value, field)
     if "\x00" in value:
         raise InvalidRecord(f"{field} holds a NUL, which a text column cannot store: {hint}")
-    _encoded(value, field)
     return value
 
 
