@@ -127,12 +127,11 @@ class HttpSink:
         self._method = endpoint.method.upper().encode()
         if not _NAME.fullmatch(self._method):
             raise ConfigurationError(f"method is {endpoint.method!r}: write POST, PUT, …")
-        self._idempotency = _header_name(endpoint.idempotency_header)
         self._secrets = () if endpoint.signature is None else endpoint.signature.keys()
-        self._ours = _RESERVED.union((self._idempotency.lower(), b"harvest-epoch"))
+        ours = _RESERVED.union((b"harvest-epoch",), _OF_SIGNATURE if self._secrets else ())
+        self._idempotency = _header_name(endpoint.idempotency_header, ours)
+        self._ours = ours.union((self._idempotency.lower(),))
         """Headers that neither the configuration nor a row can give."""
-        if self._secrets:
-            self._ours = self._ours.union(_OF_SIGNATURE)
         self._headers = [
             (_header_name(name, self._ours), Template.parse(text, outbox))
             for name, text in endpoint.headers
@@ -366,7 +365,7 @@ def _target_at(uri: str) -> int:
     return len(uri) if found is None else begin + found.start()
 
 
-def _header_name(name: str, ours: frozenset[bytes] = _RESERVED) -> bytes:
+def _header_name(name: str, ours: frozenset[bytes]) -> bytes:
     encoded = name.encode()
     if not _NAME.fullmatch(encoded):
         raise ConfigurationError(f"headers: {name!r} is no name of an HTTP header")

@@ -175,6 +175,6 @@ class _Live:
 
     def _poll(self) -> None:
         while not self._over.is_set():
-            with contextlib.suppress(*PRODUCER_FAILED):  # it was given up; see _wait
+            with contextlib.suppress(*PRODUCER_FAILED):  # it was given up
                 self._producer.poll(_POLL_S)
         self._producer.poll(0)

@@ -1187,13 +1187,13 @@ HARVESTERS: tuple[Noticed, ...] = (
         "a server of MariaDB that does not answer is not one without a name",
         "harvest.databases.mysql.sources",
         "unit/harvest/databases/test_mysql_sources.py::test_a_server_that_does_not_answer_is_not_one_without_a_name",
-        ("MysqlSources._first", "except SchemaError:", "except Exception:"),
+        ("MysqlSources._answer", "except SchemaError:", "except Exception:"),
     ),
     noticed(
         "a table of MariaDB whose server does not answer is no other",
         "harvest.databases.mysql.sources",
         "unit/harvest/databases/test_mysql_sources.py::test_a_server_that_does_not_answer_has_no_other_table",
-        ("MysqlSources._table_number", "except SchemaError:", "except Exception:"),
+        ("MysqlSources._answer", "except SchemaError:", "except Exception:"),
     ),
     noticed(
         "what MariaDB does not know is no broken connection",
@@ -1255,7 +1255,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "a row has no header of our signature",
         f"{HTTP}.endpoint",
         "integration/harvest/sinks/test_http.py::test_a_header_of_a_row_stands_in_for_none_of_ours",
-        ("HttpSink.__init__", "union(_OF_SIGNATURE)", "union(())"),
+        ("HttpSink.__init__", "_OF_SIGNATURE if self._secrets else ()", "()"),
     ),
     noticed(
         "a user agent that is given is the only one",

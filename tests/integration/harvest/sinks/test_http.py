@@ -518,6 +518,14 @@ destinations:
             "  a: {http: {uri: 'http://x/', headers: {Webhook-Id: y}, sign: s}}",
             "'Webhook-Id' is no header",
         ),
+        (
+            "  a: {http: {uri: 'http://x/', idempotency_header: Harvest-Epoch}}",
+            "'Harvest-Epoch' is",
+        ),
+        (
+            "  a: {http: {uri: 'http://x/', idempotency_header: webhook-id, sign: s}}",
+            "'webhook-id' is no header",
+        ),
         ("  a: {http: {uri: 'http://x/', expect: [20]}}", "20 is no status"),
         ("  a: {http: {uri: 'http://x/', sign: 'whsec_pw-secret'}}", "not base64"),
         ("  a: {http: {uri: 'https://x/', ca_file: /no/such/file}}", "certificates"),
