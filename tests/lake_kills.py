@@ -1,11 +1,13 @@
 """Runs of `marshal lake` that are killed, or overlap; in the end the tables are compared.
 
-    python -m tests.lake_kills [--kills 20] [--seed 1] [--s3]
+    python -m tests.lake_kills [--kills 20] [--seed 1] [--s3] [--executors]
 
 Before each run the log and the published topic grow. A run is killed (SIGKILL, the JVM with it) at
 a random moment of its work; of three, one has another run beside it. In the end one run lives, and
 every table must have the rows of a lake that was written by one run alone. Exits with 1 if one has
 not. With `--s3` the lake is in a store that speaks S3 (moto, which `nox -s object_store` installs).
+With `--executors` each run has two executors in processes of their own, one of which is killed at a
+random moment as well; half of the runs must then come to their end without it.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ from tests.unit.marshal_py.protocol.history.test_partition_history import Script
 PATIENCE_S = 600.0
 BEGIN = "reading"
 """How the first line begins that a run says when it works."""
+_EXECUTORS = ["--master", "local-cluster[2,1,1024]"]
+_EXECUTOR = b"CoarseGrainedExecutorBackend"
 _NOT_COMPARED = {"gold.runs", "silver.fold"}
 """Each run has its row; the fold's state has the order in which it learned of things."""
 _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
@@ -45,9 +49,9 @@ _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
 class Run:
     """`marshal lake run` as a process of its own. `working`: it has begun to work, or has ended."""
 
-    def __init__(self, traffic: Traffic, environment: dict[str, str]) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "marshal_py.cli", *traffic.command()],
+            [sys.executable, "-m", "marshal_py.cli", *command],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -71,6 +75,22 @@ class Run:
     def wait(self, timeout_s: float) -> int:
         """Return its exit code. Raises `subprocess.TimeoutExpired`."""
         return self._process.wait(timeout_s)
+
+    def kill_executor(self, choose: random.Random) -> bool:
+        """Kill one of its executors. Return whether there was one."""
+        executors = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                ours = os.getpgid(int(process.name)) == self._process.pid
+                if ours and _EXECUTOR in (process / "cmdline").read_bytes():
+                    executors.append(int(process.name))
+        if not executors:
+            return False
+        try:
+            os.kill(choose.choice(sorted(executors)), signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
     def kill(self) -> int:
         """Kill it, and the JVM that it started, and return its exit code."""
@@ -109,6 +129,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--s3", action="store_true")
+    parser.add_argument("--executors", action="store_true")
     asked = parser.parse_args()
     choose = random.Random(asked.seed)
     with contextlib.ExitStack() as stack:
@@ -125,22 +146,33 @@ def main() -> int:
         traffic = Traffic(*where)
         if asked.s3:
             traffic.lake = Lake.at(f"s3a://{BUCKET}/lake")
-        script, ids, longest_s, killed = Script(), 0, 60.0, 0
+        command = traffic.command() + (_EXECUTORS if asked.executors else [])
+        script, ids, longest_s = Script(), 0, 60.0
+        killed = executors = 0
         for number in range(asked.kills):
             ids = grow(traffic, script, choose, ids)
-            runs = [Run(traffic, environment)]
+            runs = [Run(command, environment)]
             if choose.random() < 0.33:
-                runs.append(Run(traffic, environment))
+                runs.append(Run(command, environment))
             runs[0].working.wait()
-            began = time.monotonic()
+            began, patience_s = time.monotonic(), choose.uniform(0.0, 1.2 * longest_s)
+            goes_on = False
+            if asked.executors:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    runs[0].wait(choose.uniform(0.0, longest_s))
+                executors += runs[0].kill_executor(choose)
+                goes_on = choose.random() < 0.5
             with contextlib.suppress(subprocess.TimeoutExpired):
-                runs[0].wait(choose.uniform(0.0, 1.2 * longest_s))
+                runs[0].wait(PATIENCE_S if goes_on else patience_s)
                 longest_s = time.monotonic() - began
             worked_s = time.monotonic() - began
             codes = [each.kill() for each in runs]
             killed += codes.count(-signal.SIGKILL)
             print(f"run {number + 1}: after {worked_s:.1f} s of work: {codes}", flush=True)
-        last = Run(traffic, environment)
+            if goes_on and len(runs) == 1 and codes[0] not in (0, FINDING):
+                print(f"it did not outlive an executor:\n{''.join(runs[0].said)}", flush=True)
+                return 1
+        last = Run(command, environment)
         code = last.wait(PATIENCE_S)
         if code not in (0, FINDING):
             print(f"the last run ended with {code}:\n{''.join(last.said)}", flush=True)
@@ -158,7 +190,7 @@ def main() -> int:
             different += abs(len(found[table]) - len(wanted[table]))
             wrong += different
             print(f"{table}: {len(wanted[table])} rows, {different} different", flush=True)
-    print(f"{killed} processes killed, {wrong} rows different", flush=True)
+    print(f"{killed} processes killed, {executors} executors, {wrong} rows different", flush=True)
     return 1 if wrong else 0
 
 

@@ -534,8 +534,10 @@ class Claimant:
                 migrates = self.grants.heard(event) or migrates
             elif kind is ev.GroupPaused:
                 self._on_paused(coordinator, now_ns)
-            elif kind is ev.GroupResumed or kind is ev.GroupForgotten:
+            elif kind is ev.GroupResumed:
                 reconsider_all = True
+            elif kind is ev.GroupForgotten:  # its level, too
+                reconsider_all = self._can_follow(coordinator)
             elif kind is ev.LevelSet:
                 self._can_follow(coordinator)
         if migrates or (touched and self.grants.bridges):

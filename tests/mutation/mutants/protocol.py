@@ -1242,8 +1242,8 @@ _CLAIMING = [
     _claimant(
         "claiming: on after a pause",
         "applied",
-        "elif kind is ev.GroupResumed or kind is ev.GroupForgotten:",
-        "elif kind is ev.GroupForgotten:",
+        "elif kind is ev.GroupResumed:",
+        "elif False:",
     ),
     _claimant(
         "claiming: on after a loss that nobody was told of",
@@ -1604,7 +1604,16 @@ _THE_LOG_ITSELF = [
         "if False:",
     ),
     _claimant(
-        "level: looked at when it is set", "applied", "self._can_follow(coordinator)", "pass"
+        "level: looked at when it is set",
+        "applied",
+        "LevelSet:\n                self._can_follow(coordinator)",
+        "LevelSet:\n                pass",
+    ),
+    _claimant(
+        "level: looked at when the group is forgotten",
+        "applied",
+        "reconsider_all = self._can_follow(coordinator)",
+        "reconsider_all = True",
     ),
     _claimant(
         "level: looked at when a heartbeat is refused",

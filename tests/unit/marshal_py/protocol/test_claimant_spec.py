@@ -1178,6 +1178,27 @@ def test_a_member_that_the_log_forgot_hears_of_a_level_that_it_cannot_follow() -
     assert not client.held(waiting)
 
 
+@spec("C-45")
+@pytest.mark.parametrize("levels", [(2, 2), (1, 2)])
+def test_a_forgotten_group_works_by_level_1_again(levels: tuple[int, int]) -> None:
+    """Who cannot follow that claims nothing there, also before a heartbeat of it is refused."""
+    cluster = Cluster()
+    cluster.append(m.SetLevel(2, "o", "o", "g", 0, 2, 1))
+    client = cluster.client("a", member=True, levels=levels)
+    client.land()
+    client.see(5)
+    paused = cluster.append(m.ReleaseGroup(2, "o", "o", "g", 1, 0))
+    client.see(10)
+    waiting = client.want()
+    cluster.append(m.ForgetGroup(2, "o", "o", "g", 2, paused))
+    cluster.append(m.ResumeGroup(2, "o", "o", "g", 3, paused))
+    client.see(20)
+    follows = levels[0] == 1
+    assert (client.claimant.refusal is None) == follows
+    assert ("ClaimingPartition" in kinds(client.outbox())) == follows
+    assert (waiting.state is ClaimState.ENDED) != follows
+
+
 def test_an_ephemeral_claim_leaves_nothing() -> None:
     cluster = Cluster()
     client = cluster.client()
