@@ -471,6 +471,8 @@ class Claimant:
             self._past_epochs_end = self.world.states[coordinator].base + caught_up_at
             if not self._can_follow(coordinator):
                 return
+        if not self.silent:
+            self._reconcile(coordinator, now_ns)
         if self.member and coordinator == self.home:
             self._heartbeats.arrange(coordinator, now_ns)
         for holding in self._waiting(coordinator):
@@ -882,7 +884,8 @@ class Claimant:
         """Compare what the log gives to this instance with what it has, and mend both (§5.5).
 
         An accepted claim that nobody wants, or a release that got lost, would otherwise stay held
-        for as long as this instance lives: each of its heartbeats renews everything.
+        for as long as this instance lives: each of its heartbeats renews everything. So with each
+        heartbeat, and when the log was read again: what released a cell may be lost (§7.1).
         """
         state: PartitionState = self.world.states[coordinator]
         session = state.session(self.group_id, self.client_id, self.instance_id)

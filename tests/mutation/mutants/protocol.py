@@ -1376,6 +1376,12 @@ _CLAIMING = [
 
 _RECONCILING = [
     _claimant(
+        "reconcile: when the log was read again",
+        "caught_up",
+        "self._reconcile(coordinator, now_ns)",
+        "pass",
+    ),
+    _claimant(
         "reconcile: it does",
         "_send_heartbeats",
         "self._reconcile(coordinator, now_ns)",

@@ -1029,6 +1029,27 @@ def test_a_truncated_log_ends_every_lease() -> None:
     assert "lost" in client.notices()
 
 
+@spec("C-43")
+def test_what_a_truncated_log_gives_and_nobody_wants_is_released() -> None:
+    """Also by who has no heartbeat to send: the record that released it is gone."""
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    client.see(1)
+    client.do("release", holding)
+    assert [type(record) for record in client.land()] == [m.ReleasingPartition]
+    client.see(2)
+    cluster.records[0].pop()
+    client.claimant.truncated()
+    client.world.states[:] = [PartitionState(0)]
+    client.observers[:] = [Observer()]
+    client.read = [0]
+    client.catch_up(10)
+    assert [type(record) for record in client.land()] == [m.ReleasingPartition]
+    assert not cluster.truth().cells["g", "t", 0].held
+
+
 @spec("L-4")
 @pytest.mark.parametrize("partitions", [1, 3, 5])
 def test_a_claim_made_before_a_topic_made_anew_was_read_waits_for_that(partitions: int) -> None:
