@@ -35,10 +35,12 @@ def elements(sent: bytes) -> tuple[bytes | None, ...]:
     if sent[:8] == _FLAT and sent[12:16] == _ONE:  # quick, for what most rows have
         return (sent[24:],)
     (dimensions,) = unpack_from(">i", sent)
+    if not dimensions:
+        return ()
     at = _HEAD_BYTES + _DIMENSION_BYTES * dimensions
     lengths = unpack_from(">" + "ii" * dimensions, sent, _HEAD_BYTES)[::2]
     found: list[bytes | None] = []
-    for _ in range(prod(lengths) if lengths else 0):
+    for _ in range(prod(lengths)):
         (length,) = unpack_from(">i", sent, at)
         at += 4
         if length < 0:

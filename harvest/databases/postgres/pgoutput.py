@@ -7,6 +7,7 @@ is, and its rows can be passed on before the last has come.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from harvest.core.message import unpack_message
 from harvest.core.row import Row, Unreadable
 from harvest.core.wal import Chunk
 from harvest.core.wal_layout import Layout
+from harvest.databases.postgres.header_arrays import elements
 from harvest.errors import SchemaError
 
 __all__ = ["Decoder", "Relation", "array_items"]
@@ -25,18 +27,17 @@ _FIRST_COLUMN: Final = 33  # of a row
 _u16: Final = struct.Struct("!H").unpack_from
 _u32: Final = struct.Struct("!I").unpack_from
 _u64: Final = struct.Struct("!Q").unpack_from
-_array_head: Final = struct.Struct("!iiI").unpack_from
-_i32: Final = struct.Struct("!i").unpack_from
 
 _BEGIN, _COMMIT, _INSERT, _RELATION, _MESSAGE = b"BCIRM"
 _NO_VALUE: Final = b"nu"  # NULL, or large and unchanged
-_BRACE: Final = ord("{")
+_TEXT: Final = b"{["
+_ITEMS: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"|([^{},"]+)', re.DOTALL).findall
+_ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL).sub
 _BINARY: Final = ord("b")
 _BYTEA_OID: Final = 17
+_BYTEA_ARRAY_OID: Final = 1001
 _WIDTHS: Final = {16: 1, 20: 8, 21: 2, 23: 4, 1082: 4, 1114: 8, 1184: 8, 2950: 16}
 """Types whose values have one width in binary form: numbers, times, UUIDs."""
-_ONE_ITEM: Final = 24
-"""Bytes before the item of an array of one."""
 _MAX_TOPICS: Final = 10_000
 
 
@@ -53,6 +54,8 @@ class Relation:
     headers: tuple[tuple[bytes, int], ...] = ()
     hexadecimal: tuple[int, ...] = ()
     """Where columns of bytes are, if the stream has them in text form."""
+    hexadecimal_arrays: tuple[int, ...] = ()
+    """And of arrays of bytes."""
     before: tuple[int, ...] = ()
     """Where the columns before the topic begin in a row that has them all, in binary form."""
     begin: int = 0
@@ -192,7 +195,7 @@ class Decoder:
                 key,
                 value,
                 self._headers.get(names) or self._names(names),
-                _binary_items(values),
+                elements(values),
             )
         )
         self.rows += 1
@@ -220,6 +223,11 @@ class Decoder:
         its: tuple[bytes | None, ...] = ()
         if names_at >= 0:
             names, its = self._names(values[names_at]), _array(values[values_at])
+            if relation.hexadecimal_arrays:
+                if names_at in relation.hexadecimal_arrays:
+                    names = tuple(map(_from_hex, names))
+                if values_at in relation.hexadecimal_arrays:
+                    its = tuple(map(_from_hex, its))
         for name, place in relation.headers:
             found = values[place]
             if found is not None:
@@ -307,15 +315,20 @@ class Decoder:
             place(layout.header_values),
         )
         before, begin = self._plain(relation, kafka)
+
+        def in_text_form(wanted: int) -> tuple[int, ...]:
+            if self.binary:
+                return ()
+            return tuple([at for at, (_, oid) in enumerate(relation.columns) if oid == wanted])
+
         return Relation(
             relation.schema,
             relation.name,
             relation.columns,
             kafka,
             tuple([(name.encode(), place(column)) for name, column in layout.headers.items()]),
-            ()
-            if self.binary
-            else tuple([at for at, (_, oid) in enumerate(relation.columns) if oid == _BYTEA_OID]),
+            in_text_form(_BYTEA_OID),
+            in_text_form(_BYTEA_ARRAY_OID),
             before,
             begin,
         )
@@ -335,58 +348,25 @@ class Decoder:
 
 
 def array_items(text: bytes) -> tuple[bytes | None, ...]:
-    """The items of an array of one dimension in its text form, ``{a,"b c",NULL}``."""
-    if text == b"{}":
-        return ()
-    items: list[bytes | None] = []
-    at, end = 1, len(text) - 1
-    while at <= end:
-        if text[at : at + 1] == b'"':
-            item = bytearray()
-            at += 1
-            while text[at] != 0x22:
-                if text[at] == 0x5C:
-                    at += 1
-                item.append(text[at])
-                at += 1
-            items.append(bytes(item))
-            at += 2  # the quote, and the comma or the brace
-            continue
-        comma = text.find(b",", at, end)
-        stop = end if comma < 0 else comma
-        plain = text[at:stop]
-        items.append(None if plain == b"NULL" else plain)
-        at = stop + 1
-        if stop == end:
-            break
-    return tuple(items)
+    """The items of an array in its text form, ``{a,"b c",NULL}``, one after the other.
 
-
-def _binary_items(data: bytes) -> tuple[bytes | None, ...]:
-    dimensions, _, _ = _array_head(data)
-    if not dimensions:
-        return ()
-    count = _u32(data, 12)[0]
-    if count == dimensions == 1:
-        return (data[_ONE_ITEM:] if _i32(data, _ONE_ITEM - 4)[0] >= 0 else None,)
-    at = 12 + 8 * dimensions
-    items: list[bytes | None] = []
-    for _ in range(count):
-        length = _i32(data, at)[0]
-        at += 4
-        if length < 0:
-            items.append(None)
-            continue
-        items.append(data[at : at + length])
-        at += length
-    return tuple(items)
+    Of several dimensions ``{{a},{b}}``, and if they do not count from one ``[0:1]={a,b}``.
+    """
+    if text.startswith(b"["):
+        text = text.partition(b"=")[2]
+    return tuple(
+        [
+            _ESCAPED(rb"\1", quoted) if not plain else None if plain == b"NULL" else plain
+            for quoted, plain in _ITEMS(text)
+        ]
+    )
 
 
 def _array(data: bytes | None) -> tuple[bytes | None, ...]:
-    """The items of an array; its text form begins with a brace, the other with a zero."""
+    """The items of an array; its text form begins with a brace or a bracket, the other does not."""
     if not data or data == b"{}":
         return ()
-    return array_items(data) if data[0] == _BRACE else _binary_items(data)
+    return array_items(data) if data[0] in _TEXT else elements(data)
 
 
 def _from_hex(value: bytes | None) -> bytes | None:

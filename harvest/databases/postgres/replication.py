@@ -91,6 +91,8 @@ class ReplicationConnection:
         self, slot: str, lsn: int, publication: str, decoder: Decoder, *, binary: bool
     ) -> PostgresWalStream:
         """Stream from `lsn`. Raises `SlotInUse`, too."""
+        if not binary:
+            self._run("SET bytea_output = hex")  # as the decoder reads it
         options = {
             "proto_version": "1",
             "publication_names": _quoted(publication),
@@ -110,6 +112,10 @@ class ReplicationConnection:
     def close(self) -> None:
         """End the connection."""
         self._pg.finish()
+
+    def _run(self, command: str) -> None:
+        if self._pg.exec_(command.encode()).status != pq.ExecStatus.COMMAND_OK:
+            raise StoreUnavailable(f"the database refused {command}: {_said(self._pg)}")
 
     def _ask(self, command: str) -> list[tuple[bytes, ...]]:
         result = self._pg.exec_(command.encode())

@@ -713,9 +713,34 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/databases/test_header_arrays.py::test_of_several_dimensions_all_elements_come_row_by_row",
         (
             "elements",
-            "range(prod(lengths) if lengths else 0)",
-            "range(lengths[0] if lengths else 0)",
+            "range(prod(lengths))",
+            "range(lengths[0])",
         ),
+    ),
+    noticed(
+        "an array in text form counts from any number",
+        f"{PG}.pgoutput",
+        "unit/harvest/databases/test_pgoutput.py::test_arrays_of_other_shapes_in_text_form",
+        ("_array", "data[0] in _TEXT", "data[0] == _TEXT[0]"),
+        ("array_items", 'text.startswith(b"[")', "False"),
+    ),
+    noticed(
+        "an item that is quoted is no NULL",
+        f"{PG}.pgoutput",
+        "unit/harvest/databases/test_pgoutput.py::test_arrays_in_text_form",
+        ("array_items", "if not plain else", "if quoted and quoted != b'NULL' else"),
+    ),
+    noticed(
+        "arrays of bytes in text form are bytes",
+        f"{PG}.pgoutput",
+        "unit/harvest/databases/test_pgoutput.py::test_headers_of_bytes_in_text_form",
+        ("Decoder._row", "its = tuple(map(_from_hex, its))", "pass"),
+    ),
+    noticed(
+        "bytes in text form are asked for in the form that is read",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_a_stream_does_not_wait_for_its_server",
+        ("ReplicationConnection.start", "if not binary:", "if False:"),
     ),
     noticed(
         "a row with one of both arrays is not one without",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
 from contextlib import closing
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from harvest import OutboxRecord, Stasher
 from harvest.core.wal_position import WalPosition
 from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import CheckpointError, ConfigurationError, TableMissing
 
@@ -164,3 +167,50 @@ def test_a_table_that_is_gone_is_told_as_such(
         connection.execute("DROP TABLE outbox")
     with pytest.raises(TableMissing, match="harvest init"):
         source.purge(lambda: 1 << 62)
+
+
+@pytest.mark.parametrize("value_type", ["jsonb", "text"], ids=["text form", "binary form"])
+@pytest.mark.parametrize("header_type", ["text[]", "bytea[]"])
+@pytest.mark.parametrize(
+    "form",
+    ["{{{0},{1}}}", "[0:1]={{{0},{1}}}", "{{{{{0}}},{{{1}}}}}", "[5:6][0:0]={{{{{0}}},{{{1}}}}}"],
+)
+def test_headers_are_the_same_in_each_mode(
+    postgres_database: str, value_type: str, header_type: str, form: str
+) -> None:
+    """Whatever shape the arrays have, and whether the log comes in text or in binary form."""
+    values = form.format(r'"\\x00ff"' if header_type == "bytea[]" else '"{a,\'b=\\"\\\\"', "NULL")
+    wanted = ((b"n", b"m"), (b"\x00\xff" if header_type == "bytea[]" else b"{a,'b=\"\\", None))
+    with closing(PostgresRangeStore(postgres_database, "outbox")) as store:
+        store.init()
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            connection.execute(
+                f"ALTER TABLE outbox ALTER kafka_value TYPE {value_type} USING NULL, "
+                "ALTER kafka_key TYPE bytea USING NULL, "
+                f"ALTER kafka_header_values TYPE {header_type} USING NULL"
+            )
+            # What a database is set to changes nothing.
+            connection.execute(
+                sql.SQL("ALTER DATABASE {} SET bytea_output = 'escape'").format(
+                    sql.Identifier(connection.info.dbname)
+                )
+            )
+        with closing(PostgresWalSource(postgres_database, "outbox")) as source:
+            source.init()
+            with psycopg.connect(postgres_database) as connection:
+                connection.execute(
+                    "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, "
+                    "kafka_header_keys, kafka_header_values) "
+                    "VALUES (now(), 't', '\\x006b', '7', %s, %s)",
+                    (form.format("n", "m"), values),
+                )
+            store.connect()
+            (row,) = store.read(0, 10).rows
+            stream, _ = source.open(1, None)
+            with closing(stream):
+                while (done := stream.read(10, 1_000_000)) is None or not done.chunks:
+                    select.select([stream.fileno()], [], [], 1.0)
+            source.slot.drop()
+    ((of_the_log,),) = [chunk.rows for chunk in done.chunks]
+    assert tuple(row[2:]) == tuple(of_the_log[2:])
+    assert row[4:6] == wanted

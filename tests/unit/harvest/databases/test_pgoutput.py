@@ -206,6 +206,42 @@ def test_other_bytes_are_refused(content: bytes) -> None:
         unpack_message(bytes([content[0] | 2]) + content[1:])
 
 
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        (b"[0:1]={a,b}", (b"a", b"b")),
+        (b"[-2:-1][3:3]={{a},{NULL}}", (b"a", None)),
+        (b'{{a,"b}"},{NULL,"{,"}}', (b"a", b"b}", None, b"{,")),
+        (b"{=[1:1]=,NULLS}", (b"=[1:1]=", b"NULLS")),
+    ],
+)
+def test_arrays_of_other_shapes_in_text_form(text: bytes, items: tuple[bytes | None, ...]) -> None:
+    """All items, row by row, as in binary form."""
+    assert array_items(text) == items
+
+
+def test_headers_of_bytes_in_text_form() -> None:
+    bytes_array = (*COLUMNS[:-1], ("kafka_header_values", 1001))
+    made = Decoder(GOHARVEST, b"harvest.outbox", binary=False)
+    made.feed(relation(bytes_array))
+    made.feed(begin(200))
+    values = b'{"\\\\x00ff",NULL,"\\\\x"}'
+    made.feed(insert(110, b"t", b"t", b"k", b"\\x78", b"[2:4]={a,b,c}", values))
+    (part,) = made.take()
+    names = (b"a", b"b", b"c")
+    assert tuple(part.rows[0]) == (110, "t", b"k", b"x", names, (b"\x00\xff", None, b""))
+
+
+def test_of_several_dimensions_all_items_count_in_binary_form() -> None:
+    head = struct.pack("!iiI", 2, 0, 25) + struct.pack("!iiii", 1, 1, 2, 1)
+    both = head + b"".join(struct.pack("!i", 1) + item for item in (b"a", b"b"))
+    made = decoder(binary=True)
+    made.feed(begin(200))
+    made.feed(insert(110, b"b", b"t", b"k", b"v", both, both))
+    (part,) = made.take()
+    assert tuple(part.rows[0]) == (110, "t", b"k", b"v", (b"a", b"b"), (b"a", b"b"))
+
+
 def test_arrays_in_text_form() -> None:
     assert array_items(b'{a,"",NULL,"NULL","a,b","\\\\"}') == (
         b"a",

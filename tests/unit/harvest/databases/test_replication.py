@@ -157,6 +157,7 @@ class Walsender:
     server_version = 160000
     error_message = b"refused\n"
     nonblocking = 0
+    setting = pq.ExecStatus.COMMAND_OK
 
     def __init__(self, answer: Any = None) -> None:
         self.asked: list[str] = []
@@ -165,7 +166,7 @@ class Walsender:
 
     def exec_(self, command: bytes) -> Any:
         self.asked.append(command.decode())
-        return self._answer
+        return answer(self.setting) if command.startswith(b"SET ") else self._answer
 
     def finish(self) -> None:
         self.finished = True
@@ -206,12 +207,21 @@ def test_only_a_slot_in_use_is_waited_for(
     assert type(refused.value) is kind
 
 
+def test_no_stream_in_a_form_that_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Walsender(answer(pq.ExecStatus.COPY_BOTH))
+    server.setting = pq.ExecStatus.FATAL_ERROR
+    connection = connected(monkeypatch, server)
+    with pytest.raises(StoreUnavailable, match="the database refused SET bytea_output = hex"):
+        connection.start("s", 5, "p", Decoder(GOHARVEST, b"p"), binary=False)
+
+
 def test_a_stream_does_not_wait_for_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Walsender(answer(pq.ExecStatus.COPY_BOTH))
     connection = connected(monkeypatch, server)
     connection.start('s"', 0x1_0000_0005, "it's", Decoder(GOHARVEST, b"p"), binary=False)
     assert server.nonblocking == 1
-    (asked,) = server.asked
+    assert server.asked[0] == "SET bytea_output = hex"
+    (asked,) = server.asked[1:]
     assert asked.startswith('START_REPLICATION SLOT "s""" LOGICAL 1/5 (')
     assert """publication_names '"it''s"'""" in asked
     assert "binary" not in asked
