@@ -1,9 +1,9 @@
 """The rows of an outbox, into the lake of `marshal lake`: from a table that keeps them, or from an
-archive.
+archive, or from one after the other.
 
-Each row is there once. An archive's files are read once each: Spark's checkpoint names them. Of a
-table the rows are read that are not older than `late_s` before the newest known one, and those that
-the lake has are passed over; a transaction that takes longer to commit has its rows missed.
+Each row is there once, by its id and its day, wherever it came from. An archive's files are read
+once each: Spark's checkpoint names them. Of a table the rows are read that are not older than
+`late_s` before the newest known one; a transaction that takes longer to commit has its rows missed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from harvest.errors import ConfigurationError
 from harvest.spark.sources import as_published, postgres_rows
-from marshal_py.spark.lake.sql import fill, table_name
+from marshal_py.spark.lake.sql import date_literal, fill, table_name
 from marshal_py.spark.lake.tables import Lake
 from marshal_py.spark.watch import cluster_watched
 
@@ -24,9 +24,12 @@ __all__ = ["add_archive", "add_table"]
 _ADD: Final = """
 MERGE INTO {path} AS known
 USING {rows} AS found
-ON known.outbox = found.outbox AND known.id = found.id AND known.day = found.day{since}
+ON known.outbox = found.outbox AND known.id = found.id AND known.day = found.day
+  AND known.day BETWEEN {first} AND {last}
 WHEN NOT MATCHED THEN INSERT *
 """
+_TRIES: Final = 5
+"""Rows of another outbox may be added at the same moment: Delta lets one of two go first."""
 _CONNECTIONS: Final = 4
 _ANY_AGE: Final = "36500d"
 
@@ -37,7 +40,7 @@ def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> i
     `outbox`: NAME/OUTBOX, as the header ``harvest-id`` has it. `archive`: the folder, as `harvest
     partitions` writes it. Raises `ConfigurationError`, `ClusterLost`.
     """
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import AnalysisException, StreamingQueryException
 
     _check(outbox)
     lake = Lake.to_write(spark, place)
@@ -47,21 +50,34 @@ def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> i
         raise ConfigurationError(f"--parquet {archive}: there are no Parquet files") from None
     # By default Spark passes over files that are a week older than the newest that it has seen.
     files = spark.readStream.schema(types).option("maxFileAge", _ANY_AGE).parquet(archive)
-    frame = _rows(files, outbox)
+    checkpoint = lake.checkpoint(f"outbox_rows/{outbox}")
+    added = 0
+
+    def add(rows: DataFrame, _batch: int) -> None:
+        nonlocal added
+        added += _add(rows.sparkSession, lake, rows)
+
     with cluster_watched(spark):
         query = (
-            frame.writeStream.format("delta")
-            .option("checkpointLocation", lake.checkpoint(f"outbox_rows/{outbox}"))
-            .option("mergeSchema", "true")
-            .partitionBy("day")
+            _rows(files, outbox)
+            .writeStream.foreachBatch(add)
+            .option("checkpointLocation", checkpoint)
             .trigger(availableNow=True)
-            .start(lake.path("bronze.outbox_rows"))
+            .start()
         )
         try:
             query.awaitTermination()
-            return sum(each["numInputRows"] for each in query.recentProgress)
+        except StreamingQueryException as error:
+            if "Wrong basePath" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"--parquet {archive}: the archive of {outbox} was read from another folder. If it "
+                f"was moved, delete {checkpoint}: its files are read again, and rows that the lake "
+                "has are passed over"
+            ) from None
         finally:
             query.stop()
+    return added
 
 
 def add_table(
@@ -75,11 +91,10 @@ def add_table(
     lake = Lake.to_write(spark, place)
     with cluster_watched(spark):
         known = lake.frame(spark, "bronze.outbox_rows")
-        if not lake.exists(spark, "bronze.outbox_rows"):
-            lake.append("bronze.outbox_rows", known)
-        ours = known.filter(known.outbox == outbox)
+        # A row of tomorrow (an application may write its own create_time) says nothing of today's.
+        ours = known.filter(known.outbox == outbox).filter("at <= current_timestamp()")
         newest = ours.selectExpr("max(day)").collect()[0][0]
-        since = condition = ""
+        condition = ""
         if newest is not None:
             late = ours.filter(f"day = DATE '{newest}'").selectExpr(
                 f"max(at) - make_dt_interval(0, 0, 0, {late_s}) AS since"
@@ -91,14 +106,29 @@ def add_table(
         predicates = [
             f"{condition}mod(id, {_CONNECTIONS}) IN ({n}, -{n})" for n in range(_CONNECTIONS)
         ]
-        rows = _rows(postgres_rows(spark, dsn, table, predicates), outbox).persist()
-        try:
-            bound = f" AND known.day >= DATE '{since[:10]}'" if since else ""
-            query = fill(_ADD, path=table_name(lake.path("bronze.outbox_rows")), since=bound)
-            added = spark.sql(query, rows=rows).collect()[0]["num_inserted_rows"]
-        finally:
-            rows.unpersist()
-    return int(added)
+        return _add(spark, lake, _rows(postgres_rows(spark, dsn, table, predicates), outbox))
+
+
+def _add(spark: SparkSession, lake: Lake, rows: DataFrame) -> int:
+    """Add those that the lake does not have; return how many."""
+    if not lake.exists(spark, "bronze.outbox_rows"):
+        lake.append("bronze.outbox_rows", rows.limit(0))
+    rows = rows.dropDuplicates(["outbox", "id", "day"]).persist()  # two files may have one row
+    try:
+        first, last = rows.selectExpr("min(day)", "max(day)").collect()[0]
+        if first is None:
+            return 0
+        days = {"first": date_literal(first), "last": date_literal(last)}
+        query = fill(_ADD, path=table_name(lake.path("bronze.outbox_rows")), **days)
+        for left in reversed(range(_TRIES)):
+            try:
+                return int(spark.sql(query, rows=rows).collect()[0]["num_inserted_rows"])
+            except Exception as error:  # Java's, which Spark does not translate
+                if not left or "DELTA_CONCURRENT" not in str(error):
+                    raise
+        raise AssertionError  # the last try returns or raises
+    finally:
+        rows.unpersist()
 
 
 def _check(outbox: str) -> None:

@@ -155,7 +155,8 @@ def reconcile(
     """Compare every row of the outbox with every committed record of its topics.
 
     - `config`: librdkafka settings, or just the brokers.
-    - `topics`: by default those that the outbox names. Nobody else may write to them.
+    - `topics`: by default those that the outbox names. Nobody else may write to them. Rows of
+      topics that are not read are missing.
     - `grace_s`: a row that is younger, and missing, is pending: it counts as no finding.
     - `out`: a folder for the table of findings (Parquet).
     - `state`: a folder for what the next run goes on from: with it, only what is new is compared.
@@ -243,7 +244,8 @@ class _Run:
             rows = outbox.frame(spark, self.window.part)
         else:
             wanted = outbox.ids(spark, previous.ids_to_look_for())
-            following = previous.after(wanted, ends, now_ms, late_ms)
+            others = {t: parts for t, parts in previous.offsets.items() if t not in names}
+            following = previous.after(wanted, others | ends, now_ms, late_ms)
             rules = Rules(rules.young_ms, wanted, carrying=True)
             low = None if previous.last_id is None or not wanted else wanted[0][0]
             rows = outbox.frame(spark, Part(low)) if wanted else None

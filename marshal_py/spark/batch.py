@@ -22,6 +22,7 @@ from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.settings import DEFAULT_TOPIC
 from marshal_py.errors import ConfigurationError, NotHeld
 from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
+from marshal_py.spark.positions import TopicIds
 from marshal_py.spark.watch import cluster_watched
 
 if TYPE_CHECKING:
@@ -90,9 +91,9 @@ def claimed_batch(
 
     Raises `NotHeld` at the end of the block if a claim was lost meanwhile: its records may be
     handled by somebody else as well, so fence what you write with `ClaimedRange.epoch`. Raises
-    `ConfigurationError`, `TopicMissing` and `BrokerUnavailable` before anything is claimed, and
-    `ClusterLost` out of the block (see `cluster_watched`): nothing is committed, and the claims
-    are given back.
+    `ConfigurationError`, `TopicMissing` and `BrokerUnavailable` before anything is claimed,
+    `MessagesMissing` where a topic was made anew, or truncated, and `ClusterLost` out of the block
+    (see `cluster_watched`): nothing is committed, and the claims are given back.
     """
     given = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     _check(topics, delivery, starting, max_records, max_partitions)
@@ -114,9 +115,11 @@ def claimed_batch(
         )
         with marshal:
             claims = _claim(marshal, parts, max_partitions, timeout_s)
+            ids = TopicIds(librdkafka_settings(given))
+            ids.ask(topics)
             extents = {topic: offsets.extent(topic) for topic in topics}
             share = None if max_records is None else max(1, max_records // max(1, len(claims)))
-            held = list(_ranges(claims, extents, starting, share, delivery == "at-most-once"))
+            held = list(_ranges(claims, ids, extents, starting, share, delivery == "at-most-once"))
             ranges = tuple(r for r, _ in held)
             with cluster_watched(spark):
                 yield ClaimedBatch(_frame(spark, given, ranges), ranges)
@@ -172,14 +175,16 @@ def _claim(
 
 def _ranges(
     claims: list[Claim],
+    ids: TopicIds,
     extents: dict[str, dict[int, tuple[int, int]]],
     starting: str,
     share: int | None,
     at_most_once: bool,
 ) -> Iterator[tuple[ClaimedRange, Claim]]:
     for claim in claims:
-        first, last = extents[claim.topic][claim.partition]
+        first, last = extent = extents[claim.topic].get(claim.partition, (0, 0))
         begin = claim.position
+        ids.check((claim.topic, claim.partition), begin, claim.metadata, extent)
         if begin < 0:
             begin = first if starting == "earliest" else last
             if not at_most_once and starting == "latest":
@@ -188,6 +193,7 @@ def _ranges(
         end = last if share is None else min(last, begin + share)
         if end <= begin or (at_most_once and not claim.claim_messages(end)):
             continue
+        ids.tell(claim)
         yield ClaimedRange(claim.topic, claim.partition, claim.epoch, begin, end), claim
 
 

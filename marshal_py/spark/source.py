@@ -32,6 +32,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark import TaskContext
@@ -52,6 +53,7 @@ from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.errors import ClaimTimeout, ConfigurationError, NotHeld
 from marshal_py.spark.batch import claimable
 from marshal_py.spark.kafka import Offsets, read_range
+from marshal_py.spark.positions import TopicIds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -222,11 +224,16 @@ class UncommittedReader(DataSourceReader):
             member=False,
         )
         ranges = []
+        ids = TopicIds(options.kafka)
+        ids.ask(options.topics)
         with Offsets(options.kafka) as offsets, marshal:
             for topic in options.topics:
                 for p, (first, last) in offsets.extent(topic).items():
                     cell = marshal.cell(topic, p)
                     begin = -1 if cell is None else cell.position
+                    if cell is not None:
+                        now = partial(_extent, offsets, topic, p)
+                        ids.check((topic, p), begin, cell.metadata, (first, last), now)
                     if begin < 0:
                         begin = options.begin(topic, p, first, last)
                     if last > begin:
@@ -242,6 +249,10 @@ class UncommittedReader(DataSourceReader):
         return _arrow_range(self.options, cast(Range, partition))
 
 
+def _extent(offsets: Offsets, topic: str, partition: int) -> tuple[int, int]:
+    return offsets.extent(topic)[partition]
+
+
 class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches out of what this application holds. Lives in a process of the driver."""
 
@@ -249,6 +260,7 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._marshal: Marshal | None = None
         self._offsets: Offsets | None = None
+        self._ids = TopicIds(options.kafka)
         self._wanted: dict[str, Claim] = {}
         self._draining: set[str] = set()
         self._turns: dict[str, int] = {}
@@ -287,13 +299,15 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan a batch: what is new in the partitions that are held, up to the limit."""
         if not self._probed or self._ended:  # nothing is claimed before the probe has succeeded
             return start if self._ended else _tick(start)
-        whole = extents = self._extents()
+        self._ids.ask(self.options.topics)
+        # A partition that is gone, since the topic was made anew, is one without records.
+        whole = extents = dict.fromkeys(self._wanted, (0, 0)) | self._extents()
         if self._targets is None:
             self._balance(sorted(extents))
         else:
             ends = self._targets
             extents = {n: (a, min(b, ends[n])) for n, (a, b) in whole.items() if n in ends}
-            self._take([n for n in extents if self._is_due(n, start, extents)])
+            self._take([n for n in extents if self._is_due(n, start, extents, whole)])
         end = dict(start)
         held = [
             (name, claim)
@@ -304,8 +318,12 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         share = None if most is None else max(1, most // max(1, len(held)))
         for name, claim in held:
             begin, last = self._position(name, start, extents), extents[name][1]
+            metadata = claim.metadata if claim.position >= 0 else b""
+            now = partial(self._extent_now, name)
+            self._ids.check((claim.topic, claim.partition), begin, metadata, whole[name], now)
             upto = last if share is None else min(last, begin + share)
             if upto > begin:
+                self._ids.tell(claim)
                 turn = self._turns.setdefault(name, 0)
                 end[name] = {"epoch": claim.epoch, "turn": turn, "from": begin, "offset": upto}
                 self._planned = True
@@ -388,6 +406,9 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for p, extent in self._offsets.extent(topic).items()
         }
 
+    def _extent_now(self, name: str) -> tuple[int, int]:
+        return self._extents().get(name, (0, 0))
+
     def _position(self, name: str, start: Offset, extents: dict[str, tuple[int, int]]) -> int:
         """What to plan next: after what is planned, or from where the group is."""
         claim, known = self._wanted.get(name), start.get(name)
@@ -411,12 +432,19 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 claim.commit(begin)  # so that whoever comes next begins here
         return self._begins[name]
 
-    def _is_due(self, name: str, start: Offset, extents: dict[str, tuple[int, int]]) -> bool:
-        """Whether there is something to read, or the group has no position to begin at."""
+    def _is_due(
+        self,
+        name: str,
+        start: Offset,
+        extents: dict[str, tuple[int, int]],
+        whole: dict[str, tuple[int, int]],
+    ) -> bool:
+        """Whether there is something to read, or no position, or one beyond the end."""
         topic, _, number = name.rpartition("/")
         cell = self._client().cell(topic, int(number))
-        new = cell is None or cell.position < 0
-        return new or self._position(name, start, extents) < extents[name][1]
+        if cell is None or cell.position < 0:
+            return True
+        return not extents[name][1] <= self._position(name, start, extents) <= whole[name][1]
 
     def _take(self, names: list[str]) -> None:
         """Claim what nobody else alive holds: return when each is held, or known to be theirs.

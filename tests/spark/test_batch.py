@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import Producer
 
 from marshal_py import Marshal, NotHeld
+from marshal_py.admin.group_admin import GroupAdmin
 from marshal_py.embedded import EmbeddedKafka
-from marshal_py.errors import ConfigurationError
+from marshal_py.errors import ConfigurationError, MessagesMissing
 from marshal_py.spark.batch import claimed_batch
 from marshal_py.spark.source import MarshalSource
 
@@ -82,6 +83,24 @@ def test_a_batch_that_ends_well_is_stored_and_one_that_fails_comes_again(
     with start() as batch:
         assert batch.ranges == ()
         assert values(batch.frame) == []
+
+
+def test_a_topic_that_was_made_anew_is_told_until_the_position_is_set(
+    kafka: EmbeddedKafka, job: tuple[str, Callable[..., Any]]
+) -> None:
+    topic, start = job
+    produce(kafka, topic, 0, "a", "b")
+    with start() as batch:
+        assert batch.records == 2
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, 2)
+    produce(kafka, topic, 0, "c", "d", "e")
+    with pytest.raises(MessagesMissing, match=f"{topic}/0, .* was made anew: "), start():
+        pass
+    with GroupAdmin(kafka.bootstrap_servers, "jobs", topic=f"{topic}.marshal") as admin:
+        admin.set_positions({(topic, 0): "earliest"})
+    with start() as batch:
+        assert values(batch.frame) == ["c", "d", "e"]
 
 
 def test_two_jobs_at_once_never_have_the_same_partition(

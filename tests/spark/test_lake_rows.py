@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,7 @@ import pytest
 
 from harvest.errors import ConfigurationError
 from harvest.spark.lake import add_archive
-from marshal_py.spark.lake.tables import Lake
+from marshal_py.spark.lake.tables import LAKE_TABLES, Lake, spark_types
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +84,58 @@ def test_outboxes_have_their_archives_and_their_rows_apart(archive: Archive) -> 
     archive.write("c", 3)
     assert (archive.add(), archive.add("other", "shop/other")) == (1, 0)
     assert archive.rows("outbox", "id") == [("shop/other", 2), *((BOX, id) for id in (1, 2, 3))]
+
+
+def test_a_row_that_is_in_two_files_or_was_in_a_table_before_is_there_once(
+    spark: SparkSession, archive: Archive
+) -> None:
+    of_table = [(BOX, 1, MIDNIGHT, "t", b"k", None, MIDNIGHT.date())]
+    types = spark_types(LAKE_TABLES["bronze.outbox_rows"])
+    archive.lake.append("bronze.outbox_rows", spark.createDataFrame(of_table, types))
+    archive.write("a", 1, 2)
+    archive.write("b", 2, 3)
+    assert archive.add() == 2
+    archive.write("c", 0, 1, 2, 3)
+    assert archive.add() == 1
+    assert archive.rows("id") == [(0,), (1,), (2,), (3,)]
+
+
+def test_an_archive_that_was_moved_is_named_and_read_again_when_the_checkpoint_is_gone(
+    archive: Archive,
+) -> None:
+    archive.write("a", 1, 2)
+    assert archive.add() == 2
+    (archive.at / "archive").rename(archive.at / "moved")
+    archive.write("b", 3, folder="moved")
+    checkpoint = archive.lake.checkpoint(f"outbox_rows/{BOX}")
+    with pytest.raises(ConfigurationError, match=f"moved: .*was moved, delete {checkpoint}:"):
+        archive.add("moved")
+    shutil.rmtree(checkpoint)
+    assert archive.add("moved") == 1
+    assert archive.rows("id") == [(1,), (2,), (3,)]
+
+
+def test_a_file_of_an_archive_may_go_when_it_was_read(archive: Archive) -> None:
+    first = archive.write("a", 1)
+    assert archive.add() == 1
+    first.unlink()
+    archive.write("b", 2)
+    assert archive.add() == 1
+    assert archive.rows("id") == [(1,), (2,)]
+
+
+def test_rows_of_two_outboxes_may_be_added_at_once(archive: Archive) -> None:
+    archive.write("a", 1, 2)
+    archive.add()
+    both_may_begin = threading.Barrier(2)
+
+    def add(n: int) -> int:
+        archive.write("b", *range(10, 20), folder=str(n))
+        both_may_begin.wait()
+        return archive.add(str(n), f"shop/{n}")
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(add, range(2))) == [10, 10]
 
 
 def test_an_archive_without_a_file_is_refused(archive: Archive) -> None:

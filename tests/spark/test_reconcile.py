@@ -255,6 +255,16 @@ def test_only_what_is_new_is_compared_and_what_was_on_its_way_is_carried_over(
     assert counts(fifth) == (0, 1, 0, 0)
 
 
+def test_a_topic_that_one_run_leaves_out_is_read_on_by_the_next(world: World, daily: Daily) -> None:
+    rows = world.rows(100)
+    world.commit(rows)
+    world.publish(rows)
+    assert daily().records == 100
+    assert daily(topics=world.topics[:1]).records == 0
+    last = daily()
+    assert (last.clean, last.records) == (True, 0)
+
+
 def test_rows_that_commit_late_are_no_findings(world: World, daily: Daily) -> None:
     rows = world.rows(300)
     late = [rows[n] for n in (0, 50, 51, 150)]  # one below the first that is seen

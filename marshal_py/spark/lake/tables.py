@@ -261,6 +261,8 @@ _S3_CHECKPOINTS: Final = (
     "spark.sql.streaming.checkpointFileManagerClass",
     "marshal.spark.ConditionalPutCheckpoints",
 )
+_NO_TABLE: Final = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND")
+"""What Spark says of a folder that is not there, and Delta of one without a table."""
 _UTC: Final = ("spark.sql.session.timeZone", "UTC")
 """Of days, and of times that are written as text; a session of somebody else's has its own."""
 
@@ -311,7 +313,9 @@ class Lake:
 
         try:
             spark.read.format("delta").load(self.path(table)).schema  # noqa: B018
-        except AnalysisException:
+        except AnalysisException as error:
+            if error.getCondition() not in _NO_TABLE:
+                raise
             return False
         return True
 

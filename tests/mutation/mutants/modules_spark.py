@@ -95,7 +95,43 @@ SPARK: tuple[Noticed, ...] = (
         f"{UNIT}/test_source.py::test_a_look_is_from_the_position_on_as_far_as_records_are_there",
         ("UncommittedReader.partitions", "max(begin, first)", "begin"),
     ),
+    noticed(
+        "a query that ends does not end well where a topic was made anew",
+        f"{ON}.source",
+        f"{UNIT}/test_source.py::test_a_position_beyond_the_end_is_told_also_if_no_id_is_known",
+        ("ClaimedReader._is_due", "<= whole[name][1]", ""),
+    ),
+    noticed(
+        "a partition that a topic does not have any more is noticed",
+        f"{ON}.source",
+        f"{UNIT}/test_source.py::test_a_position_beyond_the_end_is_told_also_if_no_id_is_known",
+        ("ClaimedReader.latestOffset", "dict.fromkeys(self._wanted, (0, 0)) | ", ""),
+    ),
+    noticed(
+        "of which topic a position is, who comes next is told",
+        f"{ON}.source",
+        f"{UNIT}/test_source.py::test_a_topic_that_was_made_anew_is_not_read_on",
+        ("ClaimedReader.latestOffset", "self._ids.tell(claim)", "pass"),
+    ),
+    noticed(
+        "a position that was set is of the topic that is there",
+        f"{ON}.positions",
+        f"{UNIT}/test_source.py::test_a_topic_that_was_made_anew_is_not_read_on",
+        ("TopicIds.tell", " or claim.position < 0", ""),
+    ),
+    noticed(
+        "a position is not compared with an older end",
+        f"{ON}.positions",
+        f"{UNIT}/test_source.py::test_a_position_that_is_younger_than_the_look_at_the_end_is_none_beyond_it",
+        ("TopicIds.check", "if end < position and extent_now is not None:", "if False:"),
+    ),
     # Claimed batches
+    noticed(
+        "a batch of a topic that was made anew is refused",
+        f"{ON}.batch",
+        f"{UNIT}/test_batch.py::test_a_topic_that_was_made_anew_or_cut_off_is_not_read_on",
+        ("_ranges", "begin, claim.metadata, extent", 'begin, b"", extent'),
+    ),
     noticed(
         "a batch that fails stores no position",
         f"{ON}.batch",
@@ -419,6 +455,12 @@ SPARK: tuple[Noticed, ...] = (
         ("Lake.writer", '.option("mergeSchema", "true")', ""),
     ),
     noticed(
+        "a table that cannot be read is not taken for one that was never written",
+        f"{LAKE}.tables",
+        f"{UNIT}/lake/test_places.py::test_a_table_that_cannot_be_read_is_not_taken_for_one_that_was_never_written",
+        ("Lake.exists", "if error.getCondition() not in _NO_TABLE:", "if False:"),
+    ),
+    noticed(
         "days of a lake are in UTC",
         f"{LAKE}.tables",
         f"{UNIT}/lake/test_places.py::test_days_are_in_utc_whatever_zone_the_session_was_in",
@@ -490,6 +532,24 @@ SPARK: tuple[Noticed, ...] = (
         f"{OUTBOX}.lake",
         "spark/test_lake.py::test_rows_of_a_table_come_once_each",
         ("add_table", "max(at) - make_dt_interval(0, 0, 0, {late_s})", "max(at)"),
+    ),
+    noticed(
+        "a row of tomorrow hides none of today's",
+        f"{OUTBOX}.lake",
+        "spark/test_lake.py::test_rows_of_a_table_come_once_each",
+        ("add_table", '"at <= current_timestamp()"', '"true"'),
+    ),
+    noticed(
+        "a row of two files is there once",
+        f"{OUTBOX}.lake",
+        "spark/test_lake_rows.py::test_a_row_that_is_in_two_files_or_was_in_a_table_before_is_there_once",
+        ("_add", '.dropDuplicates(["outbox", "id", "day"])', ""),
+    ),
+    noticed(
+        "a topic that one reconciliation leaves out is read on by the next",
+        f"{OUTBOX}.reconcile",
+        "spark/test_reconcile.py::test_a_topic_that_one_run_leaves_out_is_read_on_by_the_next",
+        ("_Run.compare", "others | ends", "ends"),
     ),
     noticed(
         "what is not as it should be ends a reconciliation with 1",

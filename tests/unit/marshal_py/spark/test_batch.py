@@ -11,9 +11,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from marshal_py.errors import ConfigurationError, NotHeld
+from marshal_py.errors import ConfigurationError, MessagesMissing, NotHeld
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.spark import batch as module
 from marshal_py.spark.batch import claimable, claimed_batch
+from tests.unit.marshal_py.spark.test_source import Ids
 
 ENDS = {0: (2, 10), 1: (0, 6), 2: (0, 4)}
 """Where the partitions of the topic begin and end."""
@@ -26,6 +28,10 @@ class Claim:
         self.topic, self.partition, self.position, self.epoch = "t", partition, position, 7
         self.calls: list[tuple[Any, ...]] = []
         self.held, self.wins, self.lost = True, True, False
+        self.metadata = b""
+
+    def set_metadata(self, metadata: bytes) -> None:
+        self.metadata = metadata
 
     def wait_held(self, _timeout_s: float) -> bool:
         return self.held
@@ -84,6 +90,8 @@ class World:
         self.alive: dict[int, str] = {}
         self.watched: list[str] = []
         offsets = SimpleNamespace(partitions=lambda _: [*ENDS], extent=lambda _: ENDS)
+        self.ids = Ids()
+        monkeypatch.setattr(module, "TopicIds", lambda _: self.ids)
         monkeypatch.setattr(module, "Offsets", lambda *_: contextlib.nullcontext(offsets))
         monkeypatch.setattr(module, "Marshal", lambda *_, **__: self)
         monkeypatch.setattr(module, "cluster_watched", lambda _: contextlib.nullcontext())
@@ -198,9 +206,24 @@ def test_what_a_living_client_holds_is_not_asked_for(world: World) -> None:
     assert claimable(cast(Any, world), "t", 0)
 
 
+def test_a_topic_that_was_made_anew_or_cut_off_is_not_read_on(world: World) -> None:
+    world.ids = Ids(b"new")
+    assert len(world.ranges()) == 3
+    assert {ClaimMetadata.decode(c.metadata).topic_id for c in world.claims.values()} == {b"new"}
+    for position, metadata, what in (
+        (7, b"", "t/1, which has records 0 to 6, was made anew, or truncated: .* is 7"),
+        (7, ClaimMetadata(topic_id=b"new").encode(), "was truncated: "),
+        (5, ClaimMetadata(topic_id=b"old").encode(), "was made anew: "),
+    ):
+        world.claims[1].position, world.claims[1].metadata = position, metadata
+        for delivery in ("at-least-once", "at-most-once"):
+            with pytest.raises(MessagesMissing, match=what):
+                world.ranges(delivery=delivery)
+
+
 def test_where_there_is_nothing_the_frame_is_empty_and_kafka_is_not_asked(world: World) -> None:
-    for claim in world.claims.values():
-        claim.position = 10
+    for p, claim in world.claims.items():
+        claim.position = ENDS[p][1]
     assert world.ranges() == []
     assert world.spark.empty
     assert world.spark.options_ == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,8 +16,10 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from marshal_py.errors import ClaimTimeout, ConfigurationError, NotHeld
+from marshal_py.errors import ClaimTimeout, ConfigurationError, MessagesMissing, NotHeld
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.spark import source as module
+from marshal_py.spark.positions import TopicIds
 from marshal_py.spark.source import (
     TICK,
     ClaimedReader,
@@ -36,7 +38,7 @@ class Claim:
 
     def __init__(self, topic: str, partition: int, epoch: int, position: int) -> None:
         self.topic, self.partition, self.epoch, self.position = topic, partition, epoch, position
-        self.held, self.reason = True, None
+        self.held, self.reason, self.metadata = True, None, b""
         self.calls: list[tuple[Any, ...]] = []
         self.wins: bool | Exception = True
 
@@ -51,6 +53,9 @@ class Claim:
         if isinstance(self.wins, Exception):
             raise self.wins
         return self.wins
+
+    def set_metadata(self, metadata: bytes) -> None:
+        self.metadata = metadata
 
     def wait_held(self, timeout_s: float) -> bool:
         return self.held
@@ -100,6 +105,17 @@ class Client:
         )
 
 
+class Ids(TopicIds):
+    """What Kafka says of the topic `t`: one after the other, if it is made anew."""
+
+    def __init__(self, *told: bytes) -> None:
+        self._told, self._ids = list(told), {}
+
+    def ask(self, _topics: Iterable[str]) -> None:
+        if self._told:
+            self._ids = {"t": self._told.pop(0)}
+
+
 class Ends:
     """Where partitions begin and end."""
 
@@ -116,10 +132,12 @@ class World:
     def __init__(self, ends: dict[str, tuple[int, int]], **options: str) -> None:
         self.client, self.ends = Client(), Ends(**ends)
         self.reader = ClaimedReader(SourceOptions.of({**GIVEN, **options}))
+        self.reader._ids = Ids()
         self.reader._marshal, self.reader._offsets = cast(Any, self.client), cast(Any, self.ends)
 
     def cell(self, partition: int, position: int, holder: str | None = None) -> None:
-        self.client.cells["t", partition] = SimpleNamespace(position=position, holder=holder)
+        cell = SimpleNamespace(position=position, holder=holder, metadata=b"")
+        self.client.cells["t", partition] = cell
 
     def claim(self, partition: int) -> Claim:
         return self.client.claims["t", partition]
@@ -256,6 +274,59 @@ def test_a_starting_offset_is_one_that_the_partition_has() -> None:
     for ends in ((6, 9), (0, 4)):
         with pytest.raises(ConfigurationError, match="startingOffsets = 5 of t/0"):
             options.begin("t", 0, *ends)
+
+
+# A topic that was made anew
+
+MADE_ANEW = "t/0, which has records 0 to 10, was made anew"
+
+
+def test_a_topic_that_was_made_anew_is_not_read_on() -> None:
+    """Whether it has grown past the position, or not: nothing is left out in silence."""
+    world = World({"p0": (0, 10)})
+    world.reader._ids = Ids(b"old", b"old", b"new")
+    end = world.plan()
+    claim = world.claim(0)
+    assert ClaimMetadata.decode(claim.metadata).topic_id == b"old"
+    assert world.plan(end) == end
+    world.reader.commit(end)
+    with pytest.raises(MessagesMissing, match=f"{MADE_ANEW}: the position of the group is 10. Set"):
+        world.plan(end)
+    # The next application of the group hears of it, too; until the position is set.
+    following = World({"p0": (0, 20)})
+    following.reader._ids = Ids(b"new")
+    following.client.want("t", 0).metadata, following.claim(0).position = claim.metadata, 10
+    with pytest.raises(MessagesMissing, match="was made anew"):
+        following.plan()
+    following.claim(0).position = -1
+    assert following.plan()["t/0"] == entry(0, 20)
+    assert ClaimMetadata.decode(following.claim(0).metadata).topic_id == b"new"
+
+
+def test_a_position_beyond_the_end_is_told_also_if_no_id_is_known() -> None:
+    world = World({"p0": (0, 10), "p1": (0, 10)})
+    world.cell(0, 11)
+    with pytest.raises(MessagesMissing, match=f"{MADE_ANEW}, or truncated: .* 11"):
+        world.plan()
+    world = World({"p0": (0, 10)})
+    world.cell(0, 11)
+    world.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(MessagesMissing, match=f"{MADE_ANEW}, or truncated: .* 11"):
+        world.plan()
+    world = World({"p0": (0, 10)})
+    end = world.plan()  # nothing of it is stored yet
+    world.ends.ends.clear()  # the topic has no such partition any more
+    with pytest.raises(MessagesMissing, match="t/0, which has records 0 to 0"):
+        world.plan(end)
+
+
+def test_a_position_that_is_younger_than_the_look_at_the_end_is_none_beyond_it() -> None:
+    world = World({"p0": (0, 10)})
+    world.cell(0, 12)  # stored by its last holder, after we had looked
+    ends = [{0: (0, 10)}, {0: (0, 15)}]
+    world.reader._offsets = cast(Any, SimpleNamespace(extent=lambda _: ends.pop(0)))
+    assert world.plan() == {TICK: 0}
+    assert ends == []
 
 
 # Available now
@@ -403,12 +474,17 @@ def test_a_look_is_from_the_position_on_as_far_as_records_are_there(
     monkeypatch.setattr(module, "Marshal", Looking)
     offsets = contextlib.nullcontext(Ends(**ends))
     monkeypatch.setattr(module, "Offsets", lambda *_: offsets)
+    monkeypatch.setattr(module, "TopicIds", lambda _: Ids())
     for partition, position in ((0, 4), (1, 3), (2, 10)):
-        client.cells["t", partition] = SimpleNamespace(position=position)
+        client.cells["t", partition] = SimpleNamespace(position=position, metadata=b"")
     look = UncommittedReader(SourceOptions.of(GIVEN))
     found = [(r.partition, r.begin, r.end) for r in look.partitions()]
     assert found == [(0, 4, 10), (1, 6, 10), (3, 2, 10)]
     assert asked == [False]  # it takes no part in the group
+    client.cells["t", 1].position = 11
+    with pytest.raises(MessagesMissing, match="the position of the group is 11"):
+        look.partitions()
+    client.cells["t", 1].position = 3
     limited = UncommittedReader(SourceOptions.of({**GIVEN, "maxOffsetsPerTrigger": "8"}))
     found = [(r.partition, r.begin, r.end) for r in limited.partitions()]
     assert found == [(0, 4, 6), (1, 6, 8), (3, 2, 4)]

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from pyspark.errors import AnalysisException
+
 from marshal_py.errors import ConfigurationError
 from marshal_py.spark.lake.report import _lines, _section, _tiles
 from marshal_py.spark.lake.run import _check_version
@@ -66,6 +68,23 @@ def test_a_lake_of_a_later_version_is_refused(latest: int | None, refused: bool)
             _check_version(cast(Any, None), lake)
     else:
         _check_version(cast(Any, None), lake)
+
+
+@pytest.mark.parametrize("condition", ["PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "OTHER"])
+def test_a_table_that_cannot_be_read_is_not_taken_for_one_that_was_never_written(
+    condition: str,
+) -> None:
+    def load(path: str) -> None:
+        assert path == "/lake/gold/lag"
+        raise AnalysisException("m", errorClass=condition, messageParameters={})
+
+    reading = SimpleNamespace(format=lambda _: SimpleNamespace(load=load))
+    spark, lake = cast(Any, SimpleNamespace(read=reading)), Lake.at("/lake")
+    if condition == "OTHER":
+        with pytest.raises(AnalysisException):
+            lake.exists(spark, "gold.lag")
+    else:
+        assert not lake.exists(spark, "gold.lag")
 
 
 def test_names_and_moments_are_written_as_sql_reads_them() -> None:
