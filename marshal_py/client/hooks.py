@@ -42,5 +42,5 @@ class HookThread:
         while (hook := self._hooks.get()) is not None:
             try:
                 hook()
-            except Exception:
+            except BaseException:  # `sys.exit` would end this thread, without a word
                 self._log.exception("%s: a hook raised", self._client_id)

@@ -210,8 +210,15 @@ class LeaderWatch:
         with self._changed:
             old, self._current = self._current, new
             self._changed.notify_all()
-        if self._on_change is not None and old != new:
+        if self._on_change is None or old == new:
+            return
+        try:
             self._on_change(old, new)
+        except BaseException:  # what came with it in one batch is still to be told
+            driver = self._driver
+            driver.log.exception(
+                "%s: on_change of the leader of %r raised", driver.settings.client_id, self.name
+            )
 
     def _become(self, new: Leader | None) -> None:
         with self._changed:

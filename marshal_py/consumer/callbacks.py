@@ -70,7 +70,7 @@ class Callbacks:
             return True
         try:
             self._call(self._on_assigned, part)
-        except Exception as error:
+        except BaseException as error:  # `sys.exit` would end this thread, without a word
             failure = HandlerFailed(
                 f"on_assigned failed with {part.key[0]}/{part.key[1]}: "
                 f"{type(error).__name__}: {error}"
@@ -90,7 +90,7 @@ class Callbacks:
             return
         try:
             self._call(self._on_revoked, part)
-        except Exception:
+        except BaseException:
             self._log.exception(
                 "%s: on_revoked failed with %s/%d",
                 self._client_id,

@@ -149,7 +149,7 @@ class Retries:
             return choice
         try:
             verdict = choice(Failure(item.payload, error, item.attempts, task.part.claim))
-        except Exception as problem:
+        except BaseException as problem:  # `sys.exit`, too, which `run` then does
             problem.__context__ = error
             self._ending.fail(problem)
             return "stop"

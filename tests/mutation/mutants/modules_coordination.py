@@ -639,7 +639,37 @@ COORDINATION: tuple[Noticed, ...] = (
         "a hook that raises keeps none from being called",
         f"{CLIENT}.hooks",
         f"{OF_CLIENT}/test_hooks.py::test_a_hook_that_raises_is_told_and_the_next_is_called",
-        ("HookThread._run", "except Exception:", "except ValueError:"),
+        ("HookThread._run", "except BaseException:", "except ValueError:"),
+    ),
+    noticed(
+        "a hook that calls sys.exit keeps none from being called",
+        f"{CLIENT}.hooks",
+        f"{OF_CLIENT}/test_hooks.py::test_a_hook_that_raises_is_told_and_the_next_is_called",
+        ("HookThread._run", "except BaseException:", "except Exception:"),
+    ),
+    noticed(
+        "a watch whose callback raises knows what came with it",
+        f"{CLIENT}.leader_election",
+        f"{OF_CLIENT}/test_leader_election.py::test_a_watch_whose_callback_raises_knows_what_came_with_it",
+        ("LeaderWatch._set", "except BaseException:", "except ValueError:"),
+    ),
+    noticed(
+        "on_assigned that calls sys.exit stops the consumer",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_what_on_assigned_raises_stops_the_consumer_and_on_revoked_does_not",
+        ("Callbacks.assigned", "except BaseException as error:", "except Exception as error:"),
+    ),
+    noticed(
+        "on_revoked that calls sys.exit stops nothing",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_what_on_assigned_raises_stops_the_consumer_and_on_revoked_does_not",
+        ("Callbacks.revoked", "except BaseException:", "except Exception:"),
+    ),
+    noticed(
+        "on_failure that calls sys.exit leaves no message behind",
+        f"{CONSUMER}.handlers.retries",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_where_nothing_was_decided_the_message_is_handed_back_and_run_ends",
+        ("Retries._verdict", "except BaseException as problem:", "except Exception as problem:"),
     ),
     noticed(
         "a hook may close what calls it",

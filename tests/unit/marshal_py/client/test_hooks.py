@@ -18,13 +18,15 @@ def hooks() -> HookThread:
     return HookThread(logging.LoggerAdapter(logging.getLogger("marshal_py.hooks"), {}), "me")
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
 def test_a_hook_that_raises_is_told_and_the_next_is_called(
-    hooks: HookThread, caplog: pytest.LogCaptureFixture
+    hooks: HookThread, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
+    """Also one that calls `sys.exit`, which would end the thread without a word."""
     called: list[str] = []
 
     def fail() -> None:
-        raise RuntimeError("of the user's own")
+        raise kind("of the user's own")
 
     hooks.call(fail)
     hooks.call(lambda: called.append("second"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -20,7 +21,8 @@ class Driver:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.settings = SimpleNamespace(group_id="g")
+        self.settings = SimpleNamespace(group_id="g", client_id="me")
+        self.log = logging.getLogger("marshal_py")
         self.cell: Any = None
         self.world = SimpleNamespace(cell=lambda *_: self.cell)
         self.hooks = SimpleNamespace(call=lambda function: function())
@@ -64,6 +66,23 @@ def test_a_watch_hears_of_its_own_name_in_its_own_group_alone() -> None:
     assert said == [(None, a), (a, None), (None, b)]
     assert watching.wait(1, timeout_s=0) == b
     assert watching.wait(2, timeout_s=0) is None, "its epoch is not above"
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_a_watch_whose_callback_raises_knows_what_came_with_it(
+    caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+) -> None:
+    driver, said = Driver(), list[Any]()
+
+    def fail(old: Leader | None, new: Leader | None) -> None:
+        said.append(new)
+        raise kind("of the user's own")
+
+    watching = LeaderWatch(driver, "x", fail)  # type: ignore[arg-type]
+    driver.tell(0, [claimed("a", 1), released("a", 1), claimed("b", 2)])
+    assert said == [Leader("a", "i", 1), None, Leader("b", "i", 2)]
+    assert watching.current == Leader("b", "i", 2)
+    assert "me: on_change of the leader of 'x' raised" in caplog.text
 
 
 def test_what_a_watch_has_read_at_its_start_is_no_change() -> None:

@@ -174,17 +174,20 @@ def test_coroutines_run_in_the_event_loop(mock_kafka: TestBroker) -> None:
     assert told.of(0) == ["assigned", "message", "revoked"]
 
 
+@pytest.mark.parametrize("kind", [OSError, SystemExit])
 def test_what_on_assigned_raises_stops_the_consumer_and_on_revoked_does_not(
-    mock_kafka: TestBroker, caplog: pytest.LogCaptureFixture
+    mock_kafka: TestBroker, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
+    """Also `sys.exit`, which would end the thread that claims and gives back without a word."""
     told = Told()
     mock_kafka.send("orders", "1", partition=0)
 
     def broken(claim: Claim) -> None:
-        raise OSError("no disk")
+        raise kind("no disk")
 
     consumer = mock_kafka.consumer("orders", on_assigned=broken, on_revoked=told.revoked)
-    with pytest.raises(HandlerFailed, match=r"on_assigned failed with orders/\d: OSError: no disk"):
+    why = rf"on_assigned failed with orders/\d: {kind.__name__}: no disk"
+    with pytest.raises(HandlerFailed, match=why):
         mock_kafka.run(told.handle, consumer)
     assert told.all == []
     mock_kafka.run(told.handle, mock_kafka.consumer("orders", on_revoked=broken))

@@ -177,6 +177,23 @@ def test_a_message_whose_dead_letter_is_not_written_is_not_done(
     )
 
 
+@pytest.mark.parametrize("kind", [KeyError, SystemExit])
+def test_where_nothing_was_decided_the_message_is_handed_back_and_run_ends(
+    kind: type[BaseException],
+) -> None:
+    """Also `sys.exit`: run would wait for the rest of its drain time for what nobody works on."""
+    problem, bad = kind("of the user's own"), ValueError("bad")
+    decide = mock.Mock(side_effect=problem)
+    ground, part = Ground(on_failure=decide, retry=Retry(attempts=1)), held()
+    ground.runner._accept(run_of(part, 10))
+    ground.runner.failed(ground.take(), bad)
+    assert ground.runner._ending.error is problem
+    assert problem.__context__ is bad
+    assert part.position() == 10
+    stats = ground.runner.stats()
+    assert (stats.skipped, stats.handed_back, stats.buffered, stats.running) == (0, 1, 0, 0)
+
+
 @pytest.mark.parametrize("decoded", [False, True])
 def test_a_dead_letter_is_the_message_as_it_came_and_names_the_claim(
     monkeypatch: pytest.MonkeyPatch, decoded: bool
