@@ -455,7 +455,7 @@ class Driver:
             # Others may have founded the log while this client replayed it: that is read first,
             # unless what ends the log are no records.
             first_s = time.monotonic() + GENESIS_AGAIN_S
-            seq, again_s = FIRST_GENESIS_SEQ, 0.0
+            seq, again_s, why = FIRST_GENESIS_SEQ, 0.0, ""
             while self._needs_genesis(state):
                 now_s = time.monotonic()
                 if now_s >= again_s and (state.next_offset >= end or now_s >= first_s):
@@ -463,14 +463,15 @@ class Driver:
                     seq += 1
                     self._writer.append(p, seq, self._genesis(state, seq))
                 self._writer.serve()
-                self._writer.take_failures()
+                for _, text in self._writer.take_failures():
+                    why = f": {text}"
                 for _ in self.reader.fold(self.reader.poll(0.05)):
                     pass
                 if self._writer.refusal is not None:
                     raise self._writer.refusal
                 if now_s >= deadline:
                     raise BrokerUnavailable(
-                        f"the genesis of {self.settings.topic!r} could not be written"
+                        f"the genesis of {self.settings.topic!r} could not be written{why}"
                     )
 
     def _needs_genesis(self, state: PartitionState) -> bool:

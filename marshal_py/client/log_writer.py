@@ -46,7 +46,7 @@ class LogWriter:
         self.refused_now: AccessDenied | None = None
         """Set while the brokers refuse what this client writes; it tries on."""
         self._was_served = False
-        self._refusal_told_s = -OUTAGE_WARNING_S
+        self._told_s = -OUTAGE_WARNING_S
         self._failures: deque[tuple[int, str]] = deque()
         self._config: KafkaConfig = {
             "linger.ms": 0,
@@ -89,6 +89,8 @@ class LogWriter:
                 return
             if error.code() in REFUSED:
                 self._refused(topic)
+            elif error.code() > 0 and topic == self.topic:  # what a broker has said
+                self._tell(f"{topic} takes no record: {error.str()}")
             failed(error.str())
 
         def produce() -> None:
@@ -133,8 +135,12 @@ class LogWriter:
             self.refused_now = problem
             if not self._was_served and self.refusal is None:
                 self.refusal = problem
-        if time.monotonic() - self._refusal_told_s >= OUTAGE_WARNING_S:
-            self._refusal_told_s = time.monotonic()
+        self._tell(problem)
+
+    def _tell(self, problem: object) -> None:
+        """Log why the brokers take nothing, once in a while."""
+        if time.monotonic() - self._told_s >= OUTAGE_WARNING_S:
+            self._told_s = time.monotonic()
             logger.error("%s", problem)
 
     def write_snapshot(self, due: SnapshotDue, partitions: int, writer: str) -> None:

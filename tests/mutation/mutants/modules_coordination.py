@@ -678,6 +678,19 @@ COORDINATION: tuple[Noticed, ...] = (
         ("HookThread.close", "if self._thread is not threading.current_thread():", "if timeout_s:"),
     ),
     noticed(
+        "what a broker says of a record is told",
+        f"{CLIENT}.log_writer",
+        f"{OF_CLIENT}/test_log_writer.py::test_why_the_brokers_take_no_record_is_told_once_in_a_while",
+        ("LogWriter._produce.delivered", "error.code() > 0", "error.code() < 0"),
+    ),
+    noticed(
+        "what keeps a log from being founded is told",
+        f"{CLIENT}.driver",
+        "integration/marshal_py/client/test_marshal.py::"
+        "test_a_topic_that_takes_no_record_is_told_with_what_the_brokers_say",
+        ("Driver._found", 'why = f": {text}"', 'why = ""'),
+    ),
+    noticed(
         "that all brokers are down does not hide why",
         f"{CLIENT}.kafka_clients",
         f"{OF_CLIENT}/test_connection_errors.py::test_that_all_brokers_are_down_does_not_hide_why",

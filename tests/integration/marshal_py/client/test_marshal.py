@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from marshal_py import (
     BrokerUnavailable,
@@ -361,6 +362,18 @@ def test_start_says_what_is_wrong(kafka: EmbeddedKafka) -> None:
         Marshal("127.0.0.1:1", group_id="g", connect_timeout_ms=300).start()
 
 
+def test_a_topic_that_takes_no_record_is_told_with_what_the_brokers_say(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str]
+) -> None:
+    """Of records without keys a compacted topic takes none."""
+    topic = kafka_topic(config={"cleanup.policy": "compact"})
+    marshal = Marshal(
+        kafka.bootstrap_servers, group_id="g", client_id="a", topic=topic, connect_timeout_ms=5_000
+    )
+    with pytest.raises(BrokerUnavailable, match=r"could not be written: .*failed to validate"):
+        marshal.start()
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -471,7 +484,6 @@ def test_a_client_that_trims_deletes_what_its_snapshot_covers(
     kafka: EmbeddedKafka, topic: str, client: Client
 ) -> None:
     from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient, OffsetSpec
 
     writer = client("a", snapshot_every=1, trim_log=True)
     claim = writer.claim("t", 0, timeout_s=60)
@@ -589,7 +601,6 @@ def test_a_truncated_log_drops_every_lease(
 def test_a_changed_partition_count_stops_claiming(
     kafka: EmbeddedKafka, topic: str, client: Client, also_snapshots: bool
 ) -> None:
-    from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewPartitions
 
     from marshal_py import PartitionCountChanged
@@ -640,7 +651,6 @@ def test_a_log_with_a_hole_is_refused(
     kafka: EmbeddedKafka, topic: str, client: Client, tmp_path: Path
 ) -> None:
     from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
 
     from marshal_py import LogHole
 

@@ -246,6 +246,22 @@ def test_a_missing_right_is_told_once_in_a_while(
     assert len(caplog.records) == 2
 
 
+def test_why_the_brokers_take_no_record_is_told_once_in_a_while(
+    writer: LogWriter, producers: list[StubProducer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a topic that is compacted, whose records need keys. Else leases lapse without a why."""
+    for code in (KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_INFLIGHT):
+        writer.append(0, 1, b"x")
+        producers[0].report(code)
+    assert caplog.messages == [], "an outage is told by who has no connection"
+    for _ in range(2):
+        writer.append(0, 1, b"x")
+        producers[0].report(KafkaError.INVALID_RECORD)
+    assert caplog.messages == ["t takes no record: Broker: Broker failed to validate record"]
+    assert writer.refusal is None
+    assert not writer.was_refused
+
+
 def test_a_snapshot_goes_to_its_topic_under_its_partitions_number(
     writer: LogWriter, producers: list[StubProducer], caplog: pytest.LogCaptureFixture
 ) -> None:
