@@ -119,7 +119,7 @@ def lanes_document(
     names: dict[str, int] = {}
     lanes: list[dict[str, Any]] = []
     start, end = window_ms
-    bars_left = MAX_BARS
+    bars_left, is_cut = MAX_BARS, False
     if live is not None and found is not None:
         for partition in sorted(found.partitions):
             key = (*row, partition)
@@ -143,6 +143,7 @@ def lanes_document(
                 if start <= r.at_ms <= end
             ]
             allowed = max(1, bars_left)
+            is_cut |= len(bars) > allowed
             bars = bars[-allowed:]
             bars_left -= len(bars)
             lanes.append({"partition": partition, "bars": bars, "marks": marks})
@@ -152,7 +153,7 @@ def lanes_document(
         "start": start,
         "clients": list(names),
         "lanes": lanes,
-        "cut": bars_left <= 0,
+        "cut": is_cut,
         "known_from": follower.known_from_ms(),
     }
 

@@ -10,7 +10,7 @@ from marshal_py.dashboard import details as module
 from marshal_py.dashboard.details import cell_document, lanes_document, time_bar_document
 from marshal_py.dashboard.live_state import LiveState
 from marshal_py.dashboard.log_follower import LogFollower
-from marshal_py.protocol.messages import ReleasingPartition
+from marshal_py.protocol.messages import ClaimingRange, ReleasingPartition
 from tests.unit.marshal_py.dashboard.test_live_state import INTERVAL_MS, START_MS, Stage
 
 KEY = ("g", "t", 0)
@@ -173,8 +173,51 @@ def test_a_cell_behind_too_many_bars_still_has_its_latest(
     found = lanes(stage, 0, 9_000)
     assert [len(lane["bars"]) for lane in found["lanes"]] == [1, 1, 1]
     assert found["clients"][found["lanes"][2]["bars"][0][0]] == "e"
-    monkeypatch.setattr(module, "MAX_BARS", 6)
-    assert not lanes(stage, 0, 9_000)["cut"]
+    monkeypatch.setattr(module, "MAX_BARS", 4)
+    assert lanes(stage, 0, 9_000)["cut"]
+    monkeypatch.setattr(module, "MAX_BARS", 5)
+    found = lanes(stage, 0, 9_000)
+    assert [len(lane["bars"]) for lane in found["lanes"]] == [2, 1, 2]
+    assert not found["cut"], "all that there are"
+
+
+@pytest.mark.parametrize("position", [-1, 0, 7])
+def test_what_was_held_before_all_that_is_known_is_a_claim_of_unknown_beginning(
+    position: int,
+) -> None:
+    """As of a holder that a snapshot names, and that is silent since. Nobody holds nothing."""
+    stage = Stage()
+    epoch = stage.claim("a")
+    stage.beat("a", epoch, next_offset=position)
+    stage.put(ReleasingPartition, "b", "t", 1, stage.claim("b", 1), 3)
+    of_a_snapshot = LiveState(stage.world, [stage.observer])
+    (claim,) = cell_document(follower(of_a_snapshot), key=KEY)["claims"]
+    assert (claim["client_id"], claim["instance_id"], claim["epoch"]) == ("a", "a-1", epoch)
+    assert (claim["interval_ms"], claim["from_ms"], claim["until_ms"]) == (INTERVAL_MS, None, None)
+    assert (claim["how"], claim["by"], claim["last_ms"]) == (None, None, None)
+    assert (claim["heartbeats"], claim["longest_gap_ms"]) == (0, 0)
+    assert claim["position"] == (None if position < 0 else position)
+    assert cell_document(follower(of_a_snapshot), key=("g", "t", 1))["claims"] == []
+    of_a_snapshot.caught_up(stage.now_ns, stage.now_ms)
+    found = lanes_document(follower(of_a_snapshot), row=ROW, window_ms=(0, 1))
+    assert [lane["bars"] for lane in found["lanes"]] == [
+        [[0, None, None, None, None, INTERVAL_MS, epoch]],
+        [],
+    ]
+
+
+def test_a_partition_that_is_shared_by_ranges_is_told_with_those_that_are_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    for client, start, count in (("a", 0, 10), ("b", 10, 20)):
+        stage.put(ClaimingRange, client, "t", 0, INTERVAL_MS, start, count)
+    book = cell(stage)["book"]
+    assert (book["position"], book["frontier"], book["open"]) == (0, 30, 2)
+    assert book["ranges"] == [[0, 10, 0, "a", 1], [10, 30, 10, "b", 1]]
+    monkeypatch.setattr(module, "SHOWN_RANGES", 1)
+    book = cell(stage)["book"]
+    assert (book["open"], [r[0] for r in book["ranges"]]) == (2, [0])
 
 
 def test_what_happens_as_a_short_window_begins_is_in_its_first_bin(stage: Stage) -> None:
