@@ -102,7 +102,7 @@ class PartitionStore(Protocol):
 
     def rows(self, partition: Partition, limit: int) -> Iterator[Sequence[tuple[Any, ...]]]:
         """All of its rows by id, up to `limit` at a time: id, create_time, topic, and as bytes key,
-        value, header keys, header values."""
+        value, header keys, header values. Raises `ArchiveError` for a row that cannot be read."""
 
     def drop(self, partition: Partition, expected: Extent | None = None) -> bool:
         """Drop it; False if it is not as it was, has other rows than expected, or is in use."""

@@ -101,7 +101,7 @@ class MysqlPartitions(MysqlSweptRows):
             yield [
                 (
                     id,
-                    _EPOCH + dt.timedelta(microseconds=int(at)),
+                    None if at is None else _EPOCH + dt.timedelta(microseconds=int(at)),
                     topic.decode(),
                     as_bytes(key),
                     as_bytes(value),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -20,10 +21,11 @@ _SERVER: Final = (
     "SELECT CONCAT(@@hostname, ':', @@port)",
 )
 _TABLE: Final = tuple(
-    f"SELECT table_id FROM information_schema.{name} "  # noqa: S608
-    "WHERE name = CONCAT(COALESCE(%s, DATABASE()), '/', %s)"
+    f"SELECT table_id FROM information_schema.{name} WHERE name = %s"  # noqa: S608
     for name in ("innodb_tables", "innodb_sys_tables")
 )
+
+_IN_NO_FILE_NAME: Final = re.compile(r"[^\w]", re.ASCII)
 
 
 class MysqlSources(MysqlTable, Registrations):
@@ -45,7 +47,9 @@ class MysqlSources(MysqlTable, Registrations):
         """TRUNCATE, which begins ids anew, and every statement that rebuilds it, changes it."""
         if self._marked:
             return ""  # ids may begin anew
-        return self._answer(_TABLE, self._where)
+        schema, table = self._where
+        names = (schema or self._arguments["database"], table)
+        return self._answer(_TABLE, ("/".join(map(_file_name, names)),))
 
     def _answer(self, questions: tuple[str, ...], parameters: Sequence[Any] = ()) -> str:
         """What the server says to the first question that it understands; empty if to none.
@@ -69,3 +73,8 @@ class MysqlSources(MysqlTable, Registrations):
             return list(self._execute(statement, parameters))
         self._change(statement, parameters)
         return []
+
+
+def _file_name(name: str) -> str:
+    """As InnoDB lists a name: that of a file. (Accented letters have signs of their own in it.)"""
+    return _IN_NO_FILE_NAME.sub(lambda found: f"@{ord(found[0]):04x}", name)

@@ -325,18 +325,26 @@ class MysqlTable:
 
         try:
             connection = self._driver_connection()
-            with connection.cursor() as cursor:
-                cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {self._isolation}")
-                cursor.execute("SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = 10")
-                cursor.execute("SELECT CONNECTION_ID(), VERSION()")
-                ((self._thread_id, version),) = cursor.fetchall()
-                if b"mariadb" not in version.lower():
-                    cursor.execute("SET SESSION information_schema_stats_expiry = 0")
+            try:
+                self._set_up(connection)
+            except BaseException:
+                with suppress(pymysql.MySQLError):
+                    connection.close()
+                raise
         except (pymysql.MySQLError, OSError) as error:
             raise StoreUnavailable(f"the database cannot be reached: {error}") from error
         self._connection = connection
         self._forget()
         return connection
+
+    def _set_up(self, connection: pymysql.Connection[Any]) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {self._isolation}")
+            cursor.execute("SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = 10")
+            cursor.execute("SELECT CONNECTION_ID(), VERSION()")
+            ((self._thread_id, version),) = cursor.fetchall()
+            if b"mariadb" not in version.lower():
+                cursor.execute("SET SESSION information_schema_stats_expiry = 0")
 
     def _forget(self) -> None:
         """Whatever was learned of the table or the server may have changed."""

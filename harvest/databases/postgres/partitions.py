@@ -18,10 +18,10 @@ from psycopg.rows import TupleRow
 
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.table import PostgresTable, readable
-from harvest.errors import StoreUnavailable
+from harvest.errors import ArchiveError, StoreUnavailable
 from harvest.maintenance.partitions import Extent, Inventory, Partition
 
-__all__ = ["PostgresPartitions"]
+__all__ = ["SEQUENCES_OF_ID", "PostgresPartitions", "identifier_of"]
 
 _BOUNDS: Final = re.compile(r"FOR VALUES FROM \('?(-?\d+)'?\) TO \('?(-?\d+)'?\)")
 # The bounds are NULL when another manager drops the partition just now.
@@ -33,7 +33,23 @@ JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE i.inhparent = to_regclass(%s)
 """
 _KIND: Final = "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)"
-_DRAWN: Final = "SELECT pg_sequence_last_value(pg_get_serial_sequence(%s, 'id')::regclass)"
+SEQUENCES_OF_ID: Final = """
+SELECT d.objid FROM pg_depend d
+  JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass
+  AND d.deptype = 'i' AND d.refobjid = to_regclass(%(table)s) AND a.attname = 'id'
+UNION
+SELECT d.refobjid FROM pg_attrdef f
+  JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
+  JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid
+WHERE d.refclassid = 'pg_class'::regclass
+  AND f.adrelid = to_regclass(%(table)s) AND a.attname = 'id'
+"""
+"""Of an identity column, and in the column's default, whether the column owns it or not."""
+_DRAWN: Final = f"""
+SELECT max(pg_sequence_last_value(seqrelid)) FROM pg_sequence
+WHERE seqrelid IN ({SEQUENCES_OF_ID})
+"""  # noqa: S608
 _AGE: Final = """
 SELECT CASE WHEN isfinite(create_time) THEN extract(epoch FROM now() - create_time) ELSE 0
        END::float8 FROM {part} ORDER BY id DESC LIMIT 1
@@ -43,7 +59,8 @@ DELETE FROM {part} WHERE id < %s AND create_time < now() - make_interval(secs =>
 """
 _EXTENT: Final = "SELECT count(*), min(id), max(id) FROM {part}"
 _ROWS: Final = """
-SELECT id, create_time, kafka_topic::text, {key}, {value}, kafka_header_keys, kafka_header_values
+SELECT id, CASE WHEN create_time BETWEEN '0001-01-02' AND '9999-12-30' THEN create_time END,
+       kafka_topic::text, {key}, {value}, kafka_header_keys, kafka_header_values
 FROM {part} ORDER BY id
 """
 _NO_WRITES: Final = "LOCK TABLE {part} IN SHARE MODE"
@@ -69,14 +86,15 @@ class PostgresPartitions(PostgresTable):
         """See `PartitionStore.inventory`."""
         name = self._table.quoted()
         kind = self._execute(sql.SQL(_KIND), (name,)).fetchall()
-        ((drawn,),) = self._execute(sql.SQL(_DRAWN), (name,)).fetchall()
+        ((drawn,),) = self._execute(sql.SQL(_DRAWN), {"table": name}).fetchall()
         partitions, stray = [], 0
         for schema, table, bounds in self._execute(sql.SQL(_LIST), (name,)).fetchall():
             part = sql.Identifier(schema, table)
             match = _BOUNDS.fullmatch(bounds)
             if match is not None:
                 low, high = int(match[1]), int(match[2])
-                partitions.append(Partition(f"{schema}.{table}", low, high, self._age_s(part)))
+                its = _name(schema, table)
+                partitions.append(Partition(its, low, high, self._age_s(part)))
             elif bounds == "DEFAULT":
                 count = sql.SQL("SELECT count(*) FROM {part}").format(part=part)
                 ((stray,),) = self._execute(count).fetchall()
@@ -97,14 +115,14 @@ class PostgresPartitions(PostgresTable):
 
     def extent(self, partition: Partition) -> Extent:
         """See `PartitionStore.extent`."""
-        query = sql.SQL(_EXTENT).format(part=_identifier(partition))
+        query = sql.SQL(_EXTENT).format(part=identifier_of(partition))
         return Extent(*self._execute(query).fetchall()[0])
 
     def rows(self, partition: Partition, limit: int) -> Iterator[Sequence[tuple[Any, ...]]]:
         """See `PartitionStore.rows`."""
         types = self._types()
         query = sql.SQL(_ROWS).format(
-            part=_identifier(partition),
+            part=identifier_of(partition),
             key=readable(types, "kafka_key"),
             value=readable(types, "kafka_value"),
         )
@@ -114,6 +132,10 @@ class PostgresPartitions(PostgresTable):
                 cursor.execute(query)
                 while found := cursor.fetchmany(limit):
                     yield [(row[0], row[1], row[2].decode(), *row[3:]) for row in found]
+        except psycopg.DataError as error:  # and no other partition waits for this one
+            said = " ".join(str(error).split())
+            text = f"{partition.name} has a row that the database cannot hand over: {said}"
+            raise ArchiveError(text) from error
         except psycopg.Error as error:
             if connection.broken:
                 self.close()
@@ -126,7 +148,7 @@ class PostgresPartitions(PostgresTable):
             as_it_was = [
                 (schema, table)
                 for schema, table, bounds in found
-                if f"{schema}.{table}" == partition.name
+                if _name(schema, table) == partition.name
                 and (match := _BOUNDS.fullmatch(bounds)) is not None
                 and (int(match[1]), int(match[2])) == (partition.low, partition.high)
             ]
@@ -187,5 +209,10 @@ class PostgresPartitions(PostgresTable):
         return float(found[0][0]) if found else None
 
 
-def _identifier(partition: Partition) -> sql.Identifier:
-    return sql.Identifier(*partition.name.split(".", 1))
+def _name(schema: str, table: str) -> str:
+    return str(TableName((schema, table)))
+
+
+def identifier_of(partition: Partition) -> sql.Identifier:
+    """Its schema and name, quoted."""
+    return sql.Identifier(*TableName.parse(partition.name).parts)

@@ -26,7 +26,7 @@ from harvest.core.shards import HEX_DIGITS, shard_of
 from harvest.core.source import Source
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.header_arrays import array_of, with_headers
-from harvest.databases.postgres.partitions import PostgresPartitions
+from harvest.databases.postgres.partitions import SEQUENCES_OF_ID, PostgresPartitions
 from harvest.databases.postgres.sources import PostgresSources
 from harvest.databases.postgres.table import UnreadableRows, readable
 from harvest.databases.schema import COLUMNS
@@ -71,23 +71,12 @@ FROM unnest(%s::bigint[], %s::bigint[]) AS wanted (low, high)
 JOIN {table} ON id BETWEEN low AND high
 WHERE {shard} = {mine}
 """
-_SEQUENCES: Final = """
+_SEQUENCES: Final = f"""
 SELECT s.seqrelid, s.seqrelid::regclass::text, s.seqincrement, s.seqcache, s.seqmin, s.seqcycle,
        has_sequence_privilege(s.seqrelid, 'SELECT')
 FROM pg_sequence s
-WHERE s.seqrelid IN (
-  SELECT d.objid FROM pg_depend d
-    JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
-  WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass
-    AND d.deptype = 'i' AND d.refobjid = to_regclass(%s) AND a.attname = 'id'
-  UNION
-  SELECT d.refobjid FROM pg_attrdef f
-    JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
-    JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid
-  WHERE d.refclassid = 'pg_class'::regclass
-    AND f.adrelid = to_regclass(%s) AND a.attname = 'id'
-)
-"""
+WHERE s.seqrelid IN ({SEQUENCES_OF_ID})
+"""  # noqa: S608
 _SEQUENCE_FILE: Final = "SELECT pg_relation_filenode(%s)"
 _DRAWN: Final = "SELECT pg_sequence_last_value(%s)"
 _HOLDERS: Final = """
@@ -446,7 +435,7 @@ class PostgresRangeStore(PostgresSources):
 
     def _sequences(self) -> list[_Sequence]:
         name = self._table.quoted()
-        found = self._execute(sql.SQL(_SEQUENCES), (name, name)).fetchall()
+        found = self._execute(sql.SQL(_SEQUENCES), {"table": name}).fetchall()
         return [_Sequence(row[0], _text(row[1]), *row[2:]) for row in found]
 
     def _positions_findings(self) -> list[Finding]:

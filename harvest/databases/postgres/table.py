@@ -252,6 +252,7 @@ class PostgresTable:
         findings.append(Finding("table", "ok", f"{self._table} exists"))
         findings += column_findings(types, marked=self._marked, extra=self._extra)
         findings += self._check_index() + self._check_privileges(self._table, privileges)
+        findings += self._check_row_security()
         for suffix, needed in _BESIDE.items():
             beside = self._table.beside(suffix)
             if self._types_of(beside):
@@ -272,6 +273,17 @@ class PostgresTable:
         remedy = f"ALTER TABLE {self._table} ADD PRIMARY KEY (id)"
         text = f"no index begins with id: every statement reads the whole table; {remedy}"
         return [Finding("index", "error", text)]
+
+    def _check_row_security(self) -> list[Finding]:
+        query = sql.SQL("SELECT row_security_active(to_regclass(%s)), current_user::text")
+        ((active, user),) = self._execute(query, (self._table.quoted(),)).fetchall()
+        if not active:
+            return []
+        text = (
+            f"row-level security: {user} sees what the policies of {self._table} show, and rows "
+            f"that they hide are not published; ALTER ROLE {user} BYPASSRLS, unless they hide none"
+        )
+        return [Finding("privilege", "warning", text)]
 
     def _check_privileges(self, table: TableName, privileges: Sequence[str]) -> list[Finding]:
         findings = []

@@ -2,7 +2,8 @@
 
 A row that is retried becomes a logical message of the outbox, in the transaction that takes it out
 of the table; so it comes in the log behind everything that was committed before, with what waits
-behind it. A row whose header arrays do not match fits into no message, and stays.
+behind it. A row whose header arrays do not match, or whose topic or a header's name is 64 KiB long,
+fits into no message, and stays.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ WITH taken AS (
   DELETE FROM {dead_letters} s WHERE {condition}
     AND coalesce(cardinality(kafka_header_keys), 0) = coalesce(cardinality(kafka_header_values), 0)
     AND array_position(kafka_header_keys, NULL) IS NULL
+    AND greatest(octet_length(kafka_topic), cardinality(kafka_header_keys),
+      (SELECT max(octet_length(name)) FROM unnest(kafka_header_keys) AS name)) < 65536
   RETURNING id, kafka_topic::text AS topic, {key} AS key, {value} AS value,
     kafka_header_keys AS names, kafka_header_values AS its
 )

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from harvest.core.table_name import TableName
-from harvest.databases.postgres.partitions import PostgresPartitions
+from harvest.databases.postgres.partitions import PostgresPartitions, identifier_of
 from harvest.errors import StoreUnavailable
 from harvest.maintenance.partitions import Partition
 
@@ -65,7 +65,7 @@ class PostgresWalPartitions(PostgresPartitions):
         end = None
         with self._managing() as alone:
             if alone:
-                part = sql.Identifier(*partition.name.split(".", 1))
+                part = identifier_of(partition)
                 self._run(sql.SQL(_NO_WRITES).format(part=part))
                 end = self._log_end()
         if end is None:

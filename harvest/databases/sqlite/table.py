@@ -237,7 +237,11 @@ class SqliteTable:
                 check_same_thread=False,  # made by one thread, used by another, closed by a third
             )
             connection.text_factory = bytes
-            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+            try:
+                connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+            except BaseException:
+                connection.close()
+                raise
         except sqlite3.Error as error:
             raise StoreUnavailable(f"{self.path} cannot be opened: {error}") from error
         self._connection = connection

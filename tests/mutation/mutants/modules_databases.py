@@ -755,4 +755,64 @@ DATABASES: tuple[Noticed, ...] = (
         "contract/test_dead_letters.py::test_a_table_of_them_that_was_dropped_is_made_again[sqlite]",
         ("SqliteTable._errors", "                self._forget()\n", "                pass\n"),
     ),
+    noticed(
+        "a partition in a schema with a dot in its name is read",
+        f"{PG}.partitions",
+        "integration/harvest/maintenance/test_archive.py::test_names_with_dots_are_names",
+        (
+            "identifier_of",
+            "TableName.parse(partition.name).parts",
+            'partition.name.split(".", 1)',
+        ),
+    ),
+    noticed(
+        "a row that cannot be read keeps no other partition from the archive",
+        f"{PG}.partitions",
+        "integration/harvest/maintenance/test_archive.py::test_a_row_that_cannot_be_read_keeps_its_partition_and_no_other",
+        ("PostgresPartitions.rows", "raise ArchiveError(text)", "raise StoreUnavailable(text)"),
+    ),
+    noticed(
+        "partitions are made ahead of a sequence that the column does not own",
+        f"{PG}.partitions",
+        "integration/harvest/databases/test_postgres_range.py::test_partitions_are_made_ahead_whoever_owns_the_sequence",
+        (
+            "",
+            "WHERE seqrelid IN (",
+            "WHERE seqrelid = pg_get_serial_sequence(%(table)s, 'id')::regclass AND seqrelid IN (",
+        ),
+    ),
+    noticed(
+        "a lock of a partition that is not had is not waited for",
+        f"{PG}.partitions",
+        "integration/harvest/databases/test_postgres_range.py::test_a_transaction_in_the_way_is_not_waited_for",
+        ("PostgresPartitions._managing", "self._run(sql.SQL(_LOCK_TIMEOUT))", "pass"),
+    ),
+    noticed(
+        "row-level security is told",
+        f"{PG}.table",
+        "integration/harvest/databases/test_postgres_mark.py::test_policies_that_may_hide_rows_are_told",
+        ("PostgresTable._check_row_security", "if not active:", "if active:"),
+    ),
+    noticed(
+        "a table of MySQL is found by the name of its file",
+        f"{MY}.sources",
+        "integration/harvest/databases/test_mariadb.py::test_ids_that_begin_anew_have_another_source",
+        ("MysqlSources._table_number", "map(_file_name, names)", "names"),
+    ),
+    noticed(
+        "a connection with MySQL that cannot be set up is ended",
+        f"{MY}.table",
+        "integration/harvest/databases/test_mariadb.py::test_a_connection_that_cannot_be_set_up_is_ended",
+        (
+            "MysqlTable._connected",
+            "                    connection.close()\n",
+            "                    pass\n",
+        ),
+    ),
+    noticed(
+        "what fits into no message stays among the dead letters",
+        f"{PG}.wal_dead_letters",
+        "integration/harvest/databases/test_postgres_wal_dead_letters.py::test_what_fits_into_no_message_stays",
+        ("", ")) < 65536", ")) <= 65536"),
+    ),
 )

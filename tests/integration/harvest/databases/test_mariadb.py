@@ -19,6 +19,7 @@ from harvest.core.dead_letters import BadRow
 from harvest.core.gaps import Gaps
 from harvest.core.interfaces.dead_letter_store import Selection
 from harvest.core.mark_checkpoint import Term
+from harvest.core.table_name import TableName
 from harvest.databases.mysql import dead_letters
 from harvest.databases.mysql.mark import MysqlMarkStore
 from harvest.databases.mysql.range import MysqlRangeStore
@@ -27,7 +28,7 @@ from harvest.errors import ConfigurationError, NoTransaction, SchemaError, Store
 from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB
 from tests.integration.harvest.cli.test_commands import harvest
 from tests.integration.harvest.databases.test_sqlite import assert_a_bad_row_stops_nothing
-from tests.support.harvest_world import MariadbWorld
+from tests.support.harvest_world import MariadbWorld, wait_until
 
 TERM = Term.of(1)
 
@@ -276,6 +277,38 @@ def test_a_connection_that_breaks_off_is_no_other_server(
         with pytest.raises(StoreUnavailable):
             store.facts()
         assert store.facts() == facts
+
+
+@pytest.mark.parametrize("table", ["outbox", '"out-box"', '"東 $.box"'])
+def test_ids_that_begin_anew_have_another_source(mariadb_database: str, table: str) -> None:
+    name = f"{mariadb_database.rpartition('/')[2]}-a"
+    with connect(mariadb_database, autocommit=True) as connection:
+        execute(connection, f"CREATE DATABASE `{name}`")
+        with closing(MysqlRangeStore(f"{mariadb_database}-a", table)) as store:
+            store.init()
+            before = store.facts().sequence
+            quoted = TableName.parse(table).quoted("`")
+            execute(connection, f"TRUNCATE TABLE `{name}`.{quoted}")
+            after = store.facts().sequence
+        execute(connection, f"DROP DATABASE `{name}`")
+    assert before
+    assert after
+    assert before != after
+
+
+def test_a_connection_that_cannot_be_set_up_is_ended(
+    mariadb_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MysqlMarkStore, "_isolation", "NONE AT ALL")
+    others = (
+        "SELECT id FROM information_schema.processlist "
+        "WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+    )
+    with connect(mariadb_database, autocommit=True) as connection:
+        with pytest.raises(StoreUnavailable, match="NONE AT ALL") as error:
+            MysqlMarkStore(mariadb_database, "outbox").ping()
+        wait_until(lambda: execute(connection, others) == (), "the connection ends")
+        del error  # which has kept all that was on the stack
 
 
 def test_who_finds_the_database_read_only_connects_anew(mariadb_database: str) -> None:

@@ -167,3 +167,16 @@ def test_what_is_no_lock_is_an_error(mariadb_database: str) -> None:
 def test_it_is_what_a_configuration_names(mariadb_database: str) -> None:
     store = database(mariadb_database).partitions(TableName.parse("outbox"))
     assert isinstance(store, MysqlPartitions)
+
+
+def test_a_row_of_no_time_goes_into_the_archive(
+    parts: MysqlPartitions, mariadb_database: str, tmp_path: Path
+) -> None:
+    look_after(parts, 0)
+    fill(mariadb_database, 150)
+    with closing(connect(mariadb_database, autocommit=True)) as connection:
+        execute(connection, "ALTER TABLE outbox MODIFY create_time DATETIME(6) NULL")
+        execute(connection, "UPDATE outbox SET create_time = NULL WHERE id = 7")
+    assert [p.name for p in look_after(parts, 150, tmp_path).drop] == ["p0"]
+    rows = list(ParquetArchive(tmp_path, "outbox").read(7, 8))
+    assert [row["create_time"] for row in rows] == [None, WHEN]

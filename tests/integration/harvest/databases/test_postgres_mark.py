@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -182,6 +183,20 @@ def test_missing_privileges_are_named(url: str, db: psycopg.Connection) -> None:
     with pytest.raises(SchemaError, match=r"permission denied.*harvest check"):
         store.purge([1], [TERM.tag(0)])
     store.close()
+    db.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
+
+
+def test_policies_that_may_hide_rows_are_told(url: str, db: psycopg.Connection) -> None:
+    user = f"reader_{db.info.dbname}"
+    db.execute(f"CREATE ROLE {user} LOGIN; GRANT ALL ON outbox TO {user}")
+    with closing(
+        PostgresMarkStore(psycopg.conninfo.make_conninfo(url, user=user), "outbox")
+    ) as store:
+        assert [finding for finding in store.check() if finding.level != "ok"] == []
+        db.execute("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
+        (told,) = [finding for finding in store.check() if finding.level != "ok"]
+        assert told.level == "warning"
+        assert f"ALTER ROLE {user} BYPASSRLS" in told.text
     db.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
 
 

@@ -365,6 +365,18 @@ def test_partitions_are_made_ahead_and_dropped_behind(rig: Rig, parts: PostgresP
     assert [row[0] for row in rig.store.read(0, 1000).rows] == list(range(100, last + 1))
 
 
+def test_partitions_are_made_ahead_whoever_owns_the_sequence(
+    rig: Rig, parts: PostgresPartitions
+) -> None:
+    with psycopg.connect(rig.url, autocommit=True) as connection:
+        connection.execute("ALTER SEQUENCE outbox_id_seq OWNED BY NONE")
+        connection.execute("ALTER SEQUENCE outbox_id_seq RENAME TO ids")
+    last = fill(rig, 150)
+    assert parts.inventory().drawn == last
+    done = carry_out(plan(parts.inventory(), (), POLICY), parts, POLICY)
+    assert done.create[0][0] > last
+
+
 def test_rows_that_outran_the_partitions_are_kept_and_swept_when_published(
     rig: Rig, parts: PostgresPartitions
 ) -> None:
@@ -381,6 +393,7 @@ def test_a_transaction_in_the_way_is_not_waited_for(rig: Rig, parts: PostgresPar
     todo = plan(parts.inventory(), published(150), POLICY)
     assert todo.drop
     with rig.connect() as busy:
+        busy.execute("SET LOCAL idle_in_transaction_session_timeout = '20s'")  # who waits, fails
         rig.insert(busy)
         assert carry_out(todo, parts, POLICY).drop == ()
         rig.insert_and_commit()  # and nobody waits behind the manager

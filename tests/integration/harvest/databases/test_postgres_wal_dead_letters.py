@@ -117,10 +117,13 @@ def test_what_fits_into_no_message_stays(
     rows = [
         (row(3, "a", header_values=()), bad(3)),
         (row(4, "b", header_keys=(None,)), bad(4)),
-        (row(5, "c"), bad(5)),
+        (row(5, "c", header_keys=(b"n" * 65_535,)), bad(5)),
+        (row(6, "d", header_keys=(b"n" * 65_536,)), bad(6)),
+        (row(7, "e", topic="t" * 65_536), bad(7)),
+        (row(8, "f", header_keys=(b"n",) * 65_536, header_values=(None,) * 65_536), bad(8)),
     ]
-    assert letters.add_rows(rows) == {3, 4, 5}
+    assert letters.add_rows(rows) == {3, 4, 5, 6, 7, 8}
     assert letters.retry(ALL, mode="mark") == 1
     with psycopg.connect(postgres_database) as connection:
         found = connection.execute("SELECT id FROM outbox_dead_letters ORDER BY id").fetchall()
-    assert found == [(3,), (4,)]
+    assert found == [(3,), (4,), (6,), (7,), (8,)]

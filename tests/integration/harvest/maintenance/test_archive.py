@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import resource
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from harvest.maintenance.partitions import (
     carry_out,
     plan,
 )
+from marshal_py.embedded import EmbeddedPostgres
 
 POLICY = PartitionPolicy(rows=100, ahead=2, retain_s=0)
 WHEN = dt.datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=dt.UTC)
@@ -218,3 +221,61 @@ def test_two_managers_at_once(
 def test_rows_of_the_default_partition_stay(parts: PostgresPartitions, tmp_path: Path) -> None:
     todo = PartitionPlan(sweep_below=1_000)
     assert carry_out(todo, parts, POLICY, ParquetArchive(tmp_path, "outbox")).swept == 0
+
+
+def test_a_row_of_no_time_that_there_is_in_python_goes_into_the_archive(
+    parts: PostgresPartitions, tmp_path: Path
+) -> None:
+    with psycopg.connect(parts.conninfo, autocommit=True) as connection:
+        connection.execute("UPDATE outbox SET create_time = 'infinity' WHERE id = 7")
+    assert lows(keep(parts, tmp_path)) == [0, 100]
+    times = {row["id"]: row["create_time"] for row in ParquetArchive(tmp_path, "outbox").read(6, 7)}
+    assert times == {6: WHEN, 7: None}
+
+
+def test_a_row_that_cannot_be_read_keeps_its_partition_and_no_other(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+        )
+    url = postgres.dsn_of(name)
+    with (
+        closing(PostgresRangeStore(url, "outbox")) as table,
+        closing(PostgresPartitions(url, "outbox")) as parts,
+    ):
+        table.init()
+        for partition in parts.inventory().partitions:
+            assert parts.drop(partition)
+        carry_out(plan(parts.inventory(), (), PartitionPolicy(100, 4, 0)), parts, POLICY)
+        with psycopg.connect(url) as connection:
+            connection.execute(FILL.replace("ä", "a"), (WHEN, 250))
+            connection.execute(
+                r"UPDATE outbox SET kafka_key = convert_from('\xe9', 'SQL_ASCII') WHERE id = 7"
+            )
+        done = keep(parts, tmp_path)
+    postgres.drop_database(name)
+    assert lows(done) == [100]
+    ((partition, why),) = done.unarchived
+    assert partition.low == 0
+    assert "public.outbox_p0 has a row that the database cannot hand over" in why
+    assert names(tmp_path) == BOTH[1:]
+
+
+def test_names_with_dots_are_names(postgres_database: str, tmp_path: Path) -> None:
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute('CREATE SCHEMA "a.b"')
+    table = '"a.b"."Out.box"'
+    with (
+        closing(PostgresRangeStore(postgres_database, table)) as store,
+        closing(PostgresPartitions(postgres_database, table)) as parts,
+    ):
+        store.init()
+        for partition in parts.inventory().partitions:
+            assert parts.drop(partition)
+        carry_out(plan(parts.inventory(), (), PartitionPolicy(100, 4, 0)), parts, POLICY)
+        with psycopg.connect(postgres_database) as connection:
+            connection.execute(FILL.replace("outbox", table), (WHEN, 250))
+        assert lows(keep(parts, tmp_path)) == [0, 100]
