@@ -20,11 +20,13 @@ from psycopg.types.string import ByteaBinaryLoader
 from harvest.config.model import ReaperConfig
 from harvest.core import wal as w
 from harvest.core.dead_letters import BadRowFilter, BadRowPolicy
+from harvest.core.extra_columns import with_extra
 from harvest.core.interfaces.sink import Sink
 from harvest.core.interfaces.wal_stream import WalStream
 from harvest.core.row import Row
 from harvest.core.wal_position import WalPosition, format_lsn
 from harvest.core.wal_slot import SlotState
+from harvest.databases.postgres.header_arrays import with_headers
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import CheckpointError, ConfigurationError, SinkUnavailable
 from harvest.runtime.checkpoints import alone
@@ -43,10 +45,7 @@ __all__ = [
 
 _PAGE: Final = 5_000
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
-_ROWS: Final = """
-SELECT id, kafka_topic::text, {key}, {value}, kafka_header_keys, kafka_header_values
-FROM {table} WHERE id > {after} ORDER BY id
-"""
+_ROWS: Final = "SELECT {columns} FROM {table} WHERE id > {after} ORDER BY id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,4 +278,5 @@ def _pages(
             found = cursor.fetchmany(_PAGE)
             if not found:
                 return
-            yield [Row(r[0], r[1].decode(), r[2], r[3], tuple(r[4]), tuple(r[5])) for r in found]
+            rows = with_extra(with_headers(found), source.options.layout.headers)
+            yield [Row(r[0], r[1].decode(), r[2], r[3], r[4] or (), r[5] or ()) for r in rows]

@@ -23,6 +23,7 @@ from harvest.core.wal_options import WalOptions, message_prefix
 from harvest.core.wal_position import WalPosition, format_lsn
 from harvest.core.wal_slot import ServerState, SlotHealth, starting_position
 from harvest.databases.postgres.encoding import Converter
+from harvest.databases.postgres.header_arrays import array_of
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.pgoutput import Decoder
@@ -78,6 +79,7 @@ class PostgresWalSource(PostgresTable):
     ) -> None:
         super().__init__(conninfo, table)
         self.options = options or WalOptions()
+        self._extra = self.options.layout.headers
         streamed = self.options.standby or self._conninfo
         given = {**conninfo_to_dict(self._conninfo), **conninfo_to_dict(streamed)}
         if self.options.standby is not None:
@@ -397,12 +399,20 @@ class PostgresWalSource(PostgresTable):
         return bool(self._types())
 
     def rows_query(self, template: Any, after: int | None) -> sql.Composed:
-        """A query of the table's rows above an id, in the columns of `harvest.core.row.Row`."""
+        """A query of the table's rows above an id, in the columns of `harvest.core.row.Row`, with
+        header arrays and further columns as the other modes select them."""
         types = self._types()
+        columns = [
+            sql.SQL("id, kafka_topic::text"),
+            readable(types, "kafka_key"),
+            readable(types, "kafka_value"),
+            array_of("kafka_header_keys"),
+            array_of("kafka_header_values"),
+            *self._extra_columns(types),
+        ]
         return sql.SQL(template).format(
             table=self._identifier,
-            key=readable(types, "kafka_key"),
-            value=readable(types, "kafka_value"),
+            columns=sql.SQL(", ").join(columns),
             after=sql.Literal(_BEFORE_ALL if after is None else after),
         )
 

@@ -815,4 +815,14 @@ DATABASES: tuple[Noticed, ...] = (
         "integration/harvest/databases/test_postgres_wal_dead_letters.py::test_what_fits_into_no_message_stays",
         ("", ")) < 65536", ")) <= 65536"),
     ),
+    noticed(
+        "rows of the table are published with their further columns when a slot is made",
+        f"{RUN}.slot_changes",
+        "integration/harvest/runtime/test_wal_slots.py::test_rows_of_the_table_are_published_with_all_that_a_harvester_publishes",
+        (
+            "_pages",
+            "with_extra(with_headers(found), source.options.layout.headers)",
+            "with_headers(found)",
+        ),
+    ),
 )

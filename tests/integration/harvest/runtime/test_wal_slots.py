@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -36,7 +37,10 @@ class Outbox:
         self.inserted: list[str] = []
 
     def config(self) -> ReaperConfig:
-        given = {
+        return validated(ReaperConfig, self.given(), "the test")
+
+    def given(self) -> dict[str, Any]:
+        return {
             "kafka": {"bootstrap.servers": self.servers},
             "database": self.database,
             "group": self.topic,
@@ -48,7 +52,6 @@ class Outbox:
                 "create_topics": True,
             },
         }
-        return validated(ReaperConfig, given, "the test")
 
     def init(self) -> None:
         with closing(make_wal_source(self.config())) as source:
@@ -110,6 +113,36 @@ def outbox(
         with closing(make_wal_source(made.config())) as source:
             source.slot.drop()
     forget(kafka, made.topic)
+
+
+def test_rows_of_the_table_are_published_with_all_that_a_harvester_publishes(
+    outbox: Outbox, kafka_topic: Callable[..., str]
+) -> None:
+    """Headers, those that are columns, partition, and rows that have none of them."""
+    topic = kafka_topic(partitions=2)
+    outbox.init()
+    outbox.harvest()
+    with psycopg.connect(outbox.database) as connection:
+        connection.execute(
+            "ALTER TABLE outbox ALTER kafka_header_keys DROP NOT NULL, "
+            "ALTER kafka_header_values DROP NOT NULL, ADD tenant text, ADD part int"
+        )
+        connection.execute(
+            "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_header_keys, "
+            "kafka_header_values, tenant, part) VALUES (now(), %(t)s, 'a', NULL, NULL, NULL, 1), "
+            "(now(), %(t)s, 'b', '[0:1]={h,i}', '{1,NULL}', 'acme', 0), "
+            "(now(), %(t)s, 'c', '{}', '{}', NULL, 1), (now(), %(t)s, 'd', '{}', '{}', NULL, 0)",
+            {"t": topic},
+        )
+    columns = {"headers": {"tenant": "tenant"}, "partition": "part"}
+    config = validated(ReaperConfig, {**outbox.given(), "columns": columns}, "the test")
+    assert renew_slot(config, publish_table=True).rows == 4
+    assert read_topic(outbox.servers, topic) == [
+        (b"b", None, [("h", b"1"), ("i", None), ("tenant", b"acme")]),
+        (b"d", None, None),
+        (b"a", None, None),
+        (b"c", None, None),
+    ]
 
 
 @pytest.fixture
