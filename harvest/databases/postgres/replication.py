@@ -92,7 +92,7 @@ class ReplicationConnection:
     ) -> PostgresWalStream:
         """Stream from `lsn`. Raises `SlotInUse`, too."""
         if not binary:
-            self._run("SET bytea_output = hex")  # as the decoder reads it
+            self._run("SET bytea_output = hex; SET datestyle = ISO")  # as they are read here
         options = {
             "proto_version": "1",
             "publication_names": _quoted(publication),

@@ -825,4 +825,10 @@ DATABASES: tuple[Noticed, ...] = (
             "with_headers(found)",
         ),
     ),
+    noticed(
+        "a time that the log has as text is read in whatever style the database writes times",
+        f"{PG}.replication",
+        "integration/harvest/databases/test_extra_columns.py::test_records_have_them[wal]",
+        ("ReplicationConnection.start", "; SET datestyle = ISO", ""),
+    ),
 )

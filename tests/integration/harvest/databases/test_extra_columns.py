@@ -11,6 +11,7 @@ import psycopg
 import pymysql
 import pytest
 from confluent_kafka import Consumer
+from psycopg.conninfo import conninfo_to_dict
 
 from harvest import Harvest
 from harvest.config.model import ReaperConfig
@@ -171,6 +172,8 @@ def test_records_have_them(
     with closing(made):
         made.init()
     outbox.alter()
+    name = conninfo_to_dict(postgres_database)["dbname"]
+    outbox.run(f"ALTER DATABASE {name} SET datestyle = 'SQL, DMY'")  # changes nothing
     if mode == "wal":
         with closing(tables.wal_source(OUTBOX, config.wal.options(config.columns.extra()))) as wal:
             wal.init()

@@ -220,7 +220,7 @@ def test_a_stream_does_not_wait_for_its_server(monkeypatch: pytest.MonkeyPatch) 
     connection = connected(monkeypatch, server)
     connection.start('s"', 0x1_0000_0005, "it's", Decoder(GOHARVEST, b"p"), binary=False)
     assert server.nonblocking == 1
-    assert server.asked[0] == "SET bytea_output = hex"
+    assert server.asked[0] == "SET bytea_output = hex; SET datestyle = ISO"
     (asked,) = server.asked[1:]
     assert asked.startswith('START_REPLICATION SLOT "s""" LOGICAL 1/5 (')
     assert """publication_names '"it''s"'""" in asked
