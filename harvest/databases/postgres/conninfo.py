@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 
@@ -23,14 +23,15 @@ def libpq_conninfo(source: str) -> str:
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     if source.startswith(("postgres://", "postgresql://")):
         try:
-            parts = urlsplit(source)
+            query = urlsplit(source).query
         except ValueError:
             raise ConfigurationError(_UNREADABLE) from None
-        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        pairs = parse_qsl(query, keep_blank_values=True)
         kept, options = _split_off_server_settings(pairs, known)
         if options:
             kept.append(("options", options))
-        return urlunsplit(parts._replace(query=urlencode(kept, quote_via=quote)))
+        place = source.partition("?")[0]
+        return f"{place}?{urlencode(kept, quote_via=quote)}" if kept else place
     matches = list(_PAIR.finditer(source))
     if "".join(match[0] for match in matches).strip() != source.strip():
         raise ConfigurationError(_UNREADABLE)

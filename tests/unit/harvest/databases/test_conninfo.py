@@ -34,6 +34,11 @@ from harvest.errors import ConfigurationError
             "postgres://h/d?options=-c%20geqo%3Doff&search_path=a",
             {"host": "h", "dbname": "d", "options": "-c geqo=off -c search_path=a"},
         ),
+        ("postgres:///d", {"dbname": "d"}),
+        (
+            "postgresql:///d?host=/run/pg&search_path=a#x",
+            {"host": "/run/pg", "dbname": "d", "options": "-c search_path=a"},
+        ),
     ],
 )
 def test_the_same_is_said_to_libpq(source: str, pairs: dict[str, str]) -> None:
