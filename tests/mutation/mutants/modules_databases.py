@@ -831,4 +831,36 @@ DATABASES: tuple[Noticed, ...] = (
         "integration/harvest/databases/test_extra_columns.py::test_records_have_them[wal]",
         ("ReplicationConnection.start", "; SET datestyle = ISO", ""),
     ),
+    noticed(
+        "PostgreSQL's timeline is that of its log",
+        f"{PG}.sources",
+        "integration/harvest/databases/test_postgres_sources.py::test_it_is_what_the_server_says",
+        (
+            "",
+            "left(pg_walfile_name(pg_current_wal_flush_lsn()), 8)",
+            "left(pg_walfile_name(pg_current_wal_flush_lsn()), 7)",
+        ),
+    ),
+    noticed(
+        "who was not promoted does not say where",
+        f"{PG}.sources",
+        "integration/harvest/databases/test_postgres_sources.py::test_it_is_what_the_server_says",
+        (
+            "PostgresSources.promoted_at",
+            "return None if replayed is None else int(replayed)",
+            "return int(replayed or 0)",
+        ),
+    ),
+    noticed(
+        "a replica that was promoted says up to where it has all",
+        f"{PG}.sources",
+        "integration/harvest/databases/test_postgres_sources.py::test_who_was_promoted_knows_up_to_where_it_has_all",
+        ("", "SELECT (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint", "SELECT NULL"),
+    ),
+    noticed(
+        "a visit waits for the disk in PostgreSQL",
+        f"{PG}.sources",
+        "integration/harvest/databases/test_postgres_sources.py::test_a_visit_is_on_the_disk_where_commits_need_not_be",
+        ("PostgresSources.visit", "            self._execute(sql.SQL(_DURABLE))\n", ""),
+    ),
 )
