@@ -15,10 +15,11 @@ from typing import Final, NoReturn
 
 import typer
 from confluent_kafka import KafkaError, KafkaException
+from rich.markup import escape
 
-from marshal_py.admin.formatting import safe
 from marshal_py.cli.output import console
 from marshal_py.errors import Blame, MarshalError, TopicMissing
+from marshal_py.printable import printable
 
 __all__ = [
     "ENVIRONMENT",
@@ -46,8 +47,11 @@ EXIT_CODES: Final[dict[Blame, int]] = {
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """End the command with one line on standard error, in which nothing of a stranger's is raw."""
-    text = "\n".join(map(safe, message.splitlines()))
+    """End the command with a message on standard error, in which nothing of a stranger's is raw.
+
+    It may have several lines: who puts names of strangers into it, sees to that these have not.
+    """
+    text = escape(printable(message, lines=True))
     console(stderr=True).print(f"[bold red]error:[/] {text}")
     raise typer.Exit(code)
 
@@ -64,10 +68,11 @@ def errors_as_exit_codes() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except MarshalError as error:
-        fail(str(error), exit_code(error))
+        fail(printable(str(error)), exit_code(error))
     except KafkaException as error:
         problem = error.args[0]
-        fail(f"Kafka: {problem.str() if isinstance(problem, KafkaError) else problem}", ENVIRONMENT)
+        text = problem.str() if isinstance(problem, KafkaError) else str(problem)
+        fail(f"Kafka: {printable(text)}", ENVIRONMENT)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:

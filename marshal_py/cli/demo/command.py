@@ -10,7 +10,7 @@ import typer
 
 from marshal_py.admin.connection import parse_settings
 from marshal_py.cli.command import reflow
-from marshal_py.cli.exit_codes import ENVIRONMENT, FINDING, errors_as_exit_codes, fail
+from marshal_py.cli.exit_codes import ENVIRONMENT, FINDING, errors_as_exit_codes, exit_code, fail
 from marshal_py.cli.options import JsonFlag, Settings
 
 __all__ = ["demo"]
@@ -82,6 +82,7 @@ def demo(
     with errors_as_exit_codes():
         _require(embed=kafka is None or postgres is None)
         from marshal_py.cli.demo.environment import Options
+        from marshal_py.cli.demo.processes import DemoFailed
         from marshal_py.cli.demo.run import run
 
         options = Options(
@@ -96,7 +97,11 @@ def demo(
             audit=audit,
             log_dir=None if log_dir is None else log_dir.absolute(),
         )
-        if not run(options, as_json=as_json):
+        try:
+            is_well = run(options, as_json=as_json)
+        except DemoFailed as error:  # it may end with lines of a log
+            fail(str(error), exit_code(error))
+        if not is_well:
             raise typer.Exit(FINDING)
 
 

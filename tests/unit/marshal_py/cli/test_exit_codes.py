@@ -6,7 +6,7 @@ import pytest
 import typer
 from confluent_kafka import KafkaError, KafkaException
 
-from marshal_py.cli.exit_codes import errors_as_exit_codes
+from marshal_py.cli.exit_codes import errors_as_exit_codes, fail
 from marshal_py.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -51,10 +51,17 @@ def test_what_strangers_wrote_into_an_error_is_shown_as_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(typer.Exit), errors_as_exit_codes():
-        raise InvalidArgument("no group '[/bold] [red]x[/red]\x1b[2J'\nnor another")
+        raise InvalidArgument("no group '[/bold] [red]x[/red]\x1b[2J'\nall is well")
     assert capsys.readouterr().err == (
-        "error: no group '[/bold] [red]x[/red]\\x1b[2J'\nnor another\n"
-    )
+        "error: no group '[/bold] [red]x[/red]\\x1b[2J'\\nall is well\n"
+    ), "one line, whoever wrote it"
+
+
+def test_only_a_line_feed_of_our_own_begins_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """There are more characters that terminals, or Python, take for the end of one."""
+    with pytest.raises(typer.Exit):
+        fail("two\nlines\x85\u2028\v\f\r\x1c", 1)
+    assert capsys.readouterr().err == "error: two\nlines\\x85\\u2028\\x0b\\x0c\\r\\x1c\n"
 
 
 def test_an_error_of_this_program_is_none_of_these() -> None:

@@ -62,7 +62,7 @@ class Admin:
 
     def forget(self, **_: Any) -> int:
         if self.in_use:
-            raise GroupInUse("client 'a' lives")
+            raise GroupInUse("client a\nall is well lives")
         self.done.append(("forget", None))
         return 2
 
@@ -129,7 +129,7 @@ def test_what_somebody_still_uses_is_exit_code_1(admin: Admin) -> None:
     admin.in_use = True
     done = without_brokers("group", "forget", "g", "--yes")
     assert done.exit_code == 1
-    assert "client 'a' lives" in done.stderr
+    assert "error: client a\\nall is well lives\n" in done.stderr, "no name makes a line of its own"
 
 
 @pytest.mark.parametrize(

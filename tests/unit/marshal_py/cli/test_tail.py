@@ -146,6 +146,7 @@ def test_without_a_time_the_last_lines_are_told(log: Log) -> None:
         (["--since", "1970-01-01T00:00:28Z"], [28, 29, 30]),
         (["--since", "1970-01-01T00:00:05Z", "--until", "1970-01-01T00:00:07Z"], [5, 6, 7]),
         (["--at", "1970-01-01T00:00:05Z", "--around", "1s"], [4, 5, 6]),
+        (["--at", "1970-01-01T00:00:15Z", "--around", "14s"], list(range(1, 30))),
         (["--since", "0"], list(range(31))),
     ],
 )
