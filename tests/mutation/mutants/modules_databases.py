@@ -863,4 +863,34 @@ DATABASES: tuple[Noticed, ...] = (
         "integration/harvest/databases/test_postgres_sources.py::test_a_visit_is_on_the_disk_where_commits_need_not_be",
         ("PostgresSources.visit", "            self._execute(sql.SQL(_DURABLE))\n", ""),
     ),
+    noticed(
+        "what is published again goes where the other topic has it",
+        f"{RUN}.replay",
+        "unit/harvest/runtime/test_replay.py::test_a_row_keeps_its_time_and_not_its_partition",
+        ("_publish", 'placed.pop("partition", None)', 'placed.pop("", None)'),
+    ),
+    noticed(
+        "an archived file is on the disk before it has its name",
+        "harvest.maintenance.archive",
+        "unit/harvest/maintenance/test_archive.py::test_a_file_has_its_name_when_it_is_on_the_disk_and_then_the_name_is",
+        ("_write_parquet", "        os.fsync(file.fileno())\n", ""),
+    ),
+    noticed(
+        "the name of an archived file is on the disk",
+        "harvest.maintenance.archive",
+        "unit/harvest/maintenance/test_archive.py::test_a_file_has_its_name_when_it_is_on_the_disk_and_then_the_name_is",
+        ("ParquetArchive._write", "            _sync(self.folder)\n", ""),
+    ),
+    noticed(
+        "a file of an archive with none of the ids is not read",
+        "harvest.maintenance.archive",
+        "unit/harvest/maintenance/test_archive.py::test_both_ends_of_what_is_read_are_in_it_and_other_files_are_left_alone",
+        ("ParquetArchive.read", "or file.low > high", "or file.low > high + 1"),
+    ),
+    noticed(
+        "a file that another manager writes now is left alone",
+        "harvest.maintenance.archive",
+        "unit/harvest/maintenance/test_archive.py::test_what_a_manager_left_behind_goes_and_what_one_writes_now_stays",
+        ("ParquetArchive._sweep", "if time.time() - draft.stat().st_mtime > _STALE_S:", "if True:"),
+    ),
 )

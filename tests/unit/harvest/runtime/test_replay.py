@@ -214,3 +214,19 @@ def test_what_broke_off_says_how_far_it_came(
         replay(SHARDED, Replay(0, 9, "t", "into"))
     assert seen == ["purge", "abort"]
     assert world.closed == ["letters", "table"]
+
+
+def test_a_row_keeps_its_time_and_not_its_partition() -> None:
+    """The other topic has partitions of its own."""
+    produced: list[dict[str, Any]] = []
+
+    def produce(topic: str, value: bytes, key: bytes, **more: Any) -> None:
+        del topic, value, key
+        produced.append(more)
+
+    producer: Any = SimpleNamespace(
+        begin_transaction=lambda: None, produce=produce, commit_transaction=lambda _: None
+    )
+    names = (b"harvest.partition", b"harvest.timestamp", b"h")
+    module._publish(producer, [Row(7, "t", b"k", b"v", names, (b"2", b"5000", b"1"))], "into")
+    assert produced == [{"headers": [("h", b"1"), ("harvest.replay", b"7")], "timestamp": 5_000}]

@@ -1,0 +1,74 @@
+"""Files of an archive, without a database: on the disk before they have their name."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harvest.maintenance.archive import ParquetArchive
+from harvest.maintenance.partitions import Extent, Partition
+
+PARTITION = Partition("public.outbox_p0", 0, 100)
+WHEN = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
+
+
+class Store:
+    """A partition with the rows 1 to 3."""
+
+    def extent(self, partition: Partition) -> Extent:
+        del partition
+        return Extent(3, 1, 3)
+
+    def rows(self, partition: Partition, limit: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+        del partition, limit
+        for n in (1, 2, 3):
+            yield [(n, WHEN, "t", b"k", b"v", None, None)]
+
+
+def test_a_file_has_its_name_when_it_is_on_the_disk_and_then_the_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, int]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        done.append(("folder" if stat.S_ISDIR(found.st_mode) else "file", found.st_size))
+        fsync(descriptor)
+
+    def noted_replace(draft: Path, path: Path) -> None:
+        done.append(("name", draft.stat().st_size))
+        replace(draft, path)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    archive, store = ParquetArchive(tmp_path, "outbox"), Store()
+    assert archive.keep(PARTITION, store) == Extent(3, 1, 3)  # type: ignore[arg-type]
+    assert [what for what, _ in done] == ["file", "name", "folder"]
+    assert done[0][1] == done[1][1] == archive.path(PARTITION).stat().st_size
+
+
+def test_both_ends_of_what_is_read_are_in_it_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    archive = ParquetArchive(tmp_path, "outbox")
+    archive.keep(PARTITION, Store())  # type: ignore[arg-type]
+    (tmp_path / "outbox-100-199.parquet").write_bytes(b"nothing that could be read")
+    for low, high, wanted in ((1, 3, [1, 2, 3]), (2, 2, [2]), (3, 99, [3]), (0, 0, [])):
+        assert [row["id"] for row in archive.read(low, high)] == wanted
+
+
+def test_what_a_manager_left_behind_goes_and_what_one_writes_now_stays(tmp_path: Path) -> None:
+    archive = ParquetArchive(tmp_path, "outbox")
+    drafts = [tmp_path / f".outbox-0-99.parquet.{name}.tmp" for name in ("left", "now")]
+    others = tmp_path / ".outbox-100-199.parquet.left.tmp"
+    for draft in (*drafts, others):
+        draft.touch()
+    for left in (drafts[0], others):
+        os.utime(left, (0, 0))
+    archive.keep(PARTITION, Store())  # type: ignore[arg-type]
+    assert [path.exists() for path in (*drafts, others)] == [False, True, True]
