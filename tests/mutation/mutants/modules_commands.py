@@ -310,7 +310,7 @@ COMMANDS: tuple[Noticed, ...] = (
         "a group in use is a finding",
         f"{CLI}.group",
         f"{OF_CLI}/test_group.py::test_what_somebody_still_uses_is_exit_code_1",
-        ("_admin", "fail(str(error), FINDING)", "raise"),
+        ("_admin", "fail(printable(str(error)), FINDING)", "raise"),
     ),
     noticed(
         "a range of partitions has its last one",
