@@ -26,7 +26,7 @@ _NAME: Final = re.compile(r"p([0-9]+)")
 _LIST: Final = """
 SELECT partition_name, partition_description FROM information_schema.partitions
 WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s AND partition_method = 'RANGE'
-  AND subpartition_name IS NULL
+  AND TRIM('`' FROM partition_expression) = 'id' AND subpartition_name IS NULL
 ORDER BY partition_ordinal_position
 """
 _DRAWN: Final = """

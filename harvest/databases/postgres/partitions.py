@@ -32,7 +32,7 @@ JOIN pg_class c ON c.oid = i.inhrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE i.inhparent = to_regclass(%s)
 """
-_KIND: Final = "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)"
+_BY_ID: Final = "SELECT coalesce(pg_get_partkeydef(to_regclass(%s)) = 'RANGE (id)', false)"
 SEQUENCES_OF_ID: Final = """
 SELECT d.objid FROM pg_depend d
   JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
@@ -85,7 +85,9 @@ class PostgresPartitions(PostgresTable):
     def inventory(self) -> Inventory:
         """See `PartitionStore.inventory`."""
         name = self._table.quoted()
-        kind = self._execute(sql.SQL(_KIND), (name,)).fetchall()
+        ((by_id,),) = self._execute(sql.SQL(_BY_ID), (name,)).fetchall()
+        if not by_id:  # numbers of another column are no ids
+            return Inventory((), 0, partitioned=False)
         ((drawn,),) = self._execute(sql.SQL(_DRAWN), {"table": name}).fetchall()
         partitions, stray = [], 0
         for schema, table, bounds in self._execute(sql.SQL(_LIST), (name,)).fetchall():
@@ -99,7 +101,7 @@ class PostgresPartitions(PostgresTable):
                 count = sql.SQL("SELECT count(*) FROM {part}").format(part=part)
                 ((stray,),) = self._execute(count).fetchall()
         partitions.sort(key=lambda partition: partition.low)
-        return Inventory(partitions, drawn or 0, stray, kind == [("p",)])
+        return Inventory(partitions, drawn or 0, stray)
 
     def create(self, low: int, high: int) -> str | None:
         """See `PartitionStore.create`."""

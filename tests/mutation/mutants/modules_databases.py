@@ -893,4 +893,16 @@ DATABASES: tuple[Noticed, ...] = (
         "unit/harvest/maintenance/test_archive.py::test_what_a_manager_left_behind_goes_and_what_one_writes_now_stays",
         ("ParquetArchive._sweep", "if time.time() - draft.stat().st_mtime > _STALE_S:", "if True:"),
     ),
+    noticed(
+        "partitions of PostgreSQL that are none of ids are left alone",
+        f"{PG}.partitions",
+        "integration/harvest/databases/test_postgres_range.py::test_partitions_of_another_column_are_left_alone",
+        ("", "= 'RANGE (id)', false)", "LIKE 'RANGE (%%)', false)"),
+    ),
+    noticed(
+        "partitions of MySQL that are none of ids are left alone",
+        f"{MY}.partitions",
+        "integration/harvest/databases/test_mariadb_partitions.py::test_partitions_of_another_column_are_left_alone",
+        ("", "TRIM('`' FROM partition_expression) = 'id'", "partition_expression IS NOT NULL"),
+    ),
 )

@@ -180,3 +180,23 @@ def test_a_row_of_no_time_goes_into_the_archive(
     assert [p.name for p in look_after(parts, 150, tmp_path).drop] == ["p0"]
     rows = list(ParquetArchive(tmp_path, "outbox").read(7, 8))
     assert [row["create_time"] for row in rows] == [None, WHEN]
+
+
+def test_partitions_of_another_column_are_left_alone(mariadb_database: str) -> None:
+    """Their numbers say nothing about ids; published rows go one by one."""
+    with closing(MysqlRangeStore(mariadb_database, "outbox")) as table:
+        table.init()
+    with closing(connect(mariadb_database, autocommit=True)) as connection:
+        for statement in (
+            "ALTER TABLE outbox ADD day INT NOT NULL DEFAULT 7, DROP PRIMARY KEY, "
+            "ADD PRIMARY KEY (id, day)",
+            "ALTER TABLE outbox PARTITION BY RANGE (day) "
+            "(PARTITION p0 VALUES LESS THAN (10), PARTITION rest VALUES LESS THAN MAXVALUE)",
+        ):
+            execute(connection, statement)
+    fill(mariadb_database, 150)
+    with closing(MysqlPartitions(mariadb_database, "outbox")) as store:
+        assert not store.inventory().partitioned
+        done = look_after(store, 50)
+    assert (done.create, done.drop, done.swept) == ((), (), 50)
+    assert ids(mariadb_database) == list(range(51, 151))

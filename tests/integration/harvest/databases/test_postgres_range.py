@@ -377,6 +377,26 @@ def test_partitions_are_made_ahead_whoever_owns_the_sequence(
     assert done.create[0][0] > last
 
 
+def test_partitions_of_another_column_are_left_alone(postgres_database: str) -> None:
+    """Their numbers say nothing about ids."""
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE outbox (id bigserial, create_time timestamptz, kafka_topic text, "
+            "kafka_key text, kafka_value text, kafka_header_keys text[], "
+            "kafka_header_values text[], day int, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)"
+        )
+        connection.execute("CREATE TABLE one PARTITION OF outbox FOR VALUES FROM (0) TO (10)")
+        connection.execute(
+            "INSERT INTO outbox (create_time, day) SELECT '2020-01-01', 7 "
+            "FROM generate_series(1, 100)"
+        )
+    with closing(PostgresPartitions(postgres_database, "outbox")) as parts:
+        found = parts.inventory()
+        assert not found.partitioned
+        done = carry_out(plan(found, published(50), POLICY), parts, POLICY)
+    assert (done.create, done.drop, done.swept) == ((), (), 0)
+
+
 def test_rows_that_outran_the_partitions_are_kept_and_swept_when_published(
     rig: Rig, parts: PostgresPartitions
 ) -> None:
