@@ -182,6 +182,12 @@ COMMANDS: tuple[Noticed, ...] = (
         ("demo", "if not is_well:", "if is_well is None:"),
     ),
     noticed(
+        "a level that somebody else set meanwhile is told as that",
+        "marshal_py.admin.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_a_level_that_somebody_else_has_set_meanwhile_stands",
+        ("GroupAdmin.set_level", 'if answer.reason == "stale_level":', "if False:"),
+    ),
+    noticed(
         "only a line feed begins a line of an error",
         f"{CLI}.exit_codes",
         f"{OF_CLI}/test_exit_codes.py::test_only_a_line_feed_of_our_own_begins_a_line",
@@ -2661,5 +2667,63 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{CLI}.migrate",
         f"{OF_CLI}/test_migrate.py::test_an_error_of_a_side_ends_it_and_releases_nothing",
         ("_open", "release=False", "release=True"),
+    ),
+    noticed(
+        "what another group does with a message is not told",
+        "marshal_py.admin.message_timeline",
+        "unit/marshal_py/admin/test_message_timeline.py::test_what_another_group_does_with_it_is_not_told",
+        ("MessageTimeline.feed", " or event.group_id != self.key[0]", ""),
+    ),
+    noticed(
+        "how far the log was read goes never back",
+        "marshal_py.admin.message_timeline",
+        "unit/marshal_py/admin/test_message_timeline.py::test_what_another_group_does_with_it_is_not_told",
+        ("MessageTimeline.feed", "max(self.latest_ms, at_ms)", "at_ms"),
+    ),
+    noticed(
+        "of a message that a snapshot has done nobody is the holder",
+        "marshal_py.admin.message_timeline",
+        "unit/marshal_py/admin/test_message_timeline.py::test_what_a_snapshot_says_of_it_is_known_without_a_history",
+        (
+            "MessageTimeline._begin_at",
+            "if cell.next_offset > self.message:",
+            "if cell.next_offset >= self.message:",
+        ),
+    ),
+    noticed(
+        "what a snapshot has claimed is below the next to be claimed",
+        "marshal_py.admin.message_timeline",
+        "unit/marshal_py/admin/test_message_timeline.py::test_what_a_snapshot_says_of_it_is_known_without_a_history",
+        (
+            "MessageTimeline._begin_at",
+            "cell.claimed_offset > self.message",
+            "cell.claimed_offset >= self.message",
+        ),
+    ),
+    noticed(
+        "what a snapshot says is known",
+        "marshal_py.admin.message_timeline",
+        "unit/marshal_py/admin/test_message_timeline.py::test_what_a_snapshot_says_of_it_is_known_without_a_history",
+        ("MessageTimeline.known", ' or self._state != "waiting"', ""),
+    ),
+    noticed(
+        "that a group was forgotten is told",
+        "marshal_py.admin.message_timeline",
+        "unit/marshal_py/admin/test_message_timeline.py::test_of_a_group_that_was_forgotten_no_range_is_left",
+        (
+            "MessageTimeline.feed",
+            '                self._add(event, at_ms, "forgotten", "had the group forgotten, with all positions")\n',
+            "",
+        ),
+    ),
+    noticed(
+        "that a position was set is told with what it means",
+        "marshal_py.admin.message_timeline",
+        "unit/marshal_py/admin/test_message_timeline.py::test_that_an_operator_set_the_position_is_told_with_what_it_means",
+        (
+            "MessageTimeline.feed",
+            'if comes else "it is left out"',
+            'if not comes else "it is left out"',
+        ),
     ),
 )

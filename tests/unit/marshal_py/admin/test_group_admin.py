@@ -11,8 +11,9 @@ import pytest
 from marshal_py.admin.group_admin import GroupAdmin
 from marshal_py.admin.operator import Make
 from marshal_py.admin.positions import Key
-from marshal_py.errors import InvalidArgument
-from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup
+from marshal_py.errors import GroupInUse, InvalidArgument
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup, SetLevel
 from marshal_py.protocol.rationalizer import Pause
 from marshal_py.protocol.slots import BY_PARTITIONS, slots_cell
 
@@ -63,6 +64,53 @@ def test_what_somebody_else_pauses_meanwhile_stays() -> None:
     with Operated(log).while_paused(600):
         log.pause = other
     assert log.pause == other
+
+
+class Refusing(Log):
+    """A log that takes no level; `meanwhile`: what somebody else sets just before."""
+
+    def __init__(self, reason: str, meanwhile: int) -> None:
+        super().__init__(None)
+        self.reason, self.meanwhile = reason, meanwhile
+        self.level = 1
+        self.sessions = {
+            (f"c{n}", "i"): SimpleNamespace(lowest=lowest, highest=highest)
+            for n, (lowest, highest) in enumerate([(1, 2), (1, 1), (2, 3), (3, 3), (1, 1), (1, 1)])
+        }
+
+    def probe(self, _timeout_s: float) -> None:
+        pass
+
+    def write_one(self, make: Make, _timeout_s: float) -> Any:
+        record = make((2, "operator", "i", "g", 0))
+        assert isinstance(record, SetLevel)
+        assert (record.level, record.expected_level) == (2, 1)
+        self.level = self.meanwhile
+        return ev.Rejected(
+            1, seq=0, record="SetLevel", reason=self.reason,  # type: ignore[arg-type]
+            client_id="operator", instance_id="i", group_id="g", topic=None, partition=None,
+            epoch=-1, version=-1, holder=None,
+        )  # fmt: skip
+
+
+def test_a_level_that_somebody_else_has_set_meanwhile_stands() -> None:
+    with pytest.raises(GroupInUse, match="set the level of group 'g' meanwhile, to 3"):
+        Operated(Refusing("stale_level", 3)).set_level(2, even_if_unknown=True)
+
+
+def test_who_cannot_follow_a_level_is_named() -> None:
+    with pytest.raises(GroupInUse) as raised:
+        Operated(Refusing("cannot_follow", 1)).set_level(2, even_if_unknown=True)
+    assert (
+        "stays at level 1: c1 (levels 1 to 1), c3 (levels 3 to 3), c4 (levels 1 to 1) and 1 more "
+        "cannot follow level 2"
+    ) in str(raised.value)
+
+
+@pytest.mark.parametrize("level", [0, -1, True, 1.0, 10_000])
+def test_a_level_that_there_is_not_is_refused_before_the_log_is_read(level: Any) -> None:
+    with pytest.raises(InvalidArgument, match="level = "):
+        Operated(Log(None)).set_level(level)
 
 
 class Shared(GroupAdmin):

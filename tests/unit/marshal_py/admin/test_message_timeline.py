@@ -166,3 +166,56 @@ def test_of_a_group_that_was_forgotten_no_range_is_left() -> None:
     log.write(m.ResumeGroup(2, *log.who("op"), pause))
     log.take("b", WHOLE)
     assert log.stands(5) == ("held", "b", None, None)
+    assert log.told(5)[-2:] == [
+        ("forgotten", "op had the group forgotten, with all positions"),
+        ("claimed", "b claimed it, epoch 5"),
+    ]
+
+
+def test_what_another_group_does_with_it_is_not_told() -> None:
+    log = Log(5)
+    log.write(m.ClaimingPartition(2, "z", "z1", "h", 0, *WHOLE, 500, -1))
+    log.write(m.ReleasingPartition(2, "z", "z1", "h", 1, *WHOLE, 0, 10))
+    pause = log.write(m.ReleaseGroup(2, "op", "op1", "h", 2, 10**13))
+    log.write(m.ForgetGroup(2, "op", "op1", "h", 3, pause))
+    timeline = log.timelines[5]
+    latest_ms = log.now_ms + 7_000
+    timeline.feed(ev.Ignored(9, "undecodable"), latest_ms)
+    assert log.stands(5) == ("waiting", None, None, None)
+    assert (log.told(5), timeline.known) == ([], False)
+    assert timeline.latest_ms == latest_ms, "so far the log was read"
+    log.take("a", WHOLE)
+    assert timeline.known
+    assert timeline.latest_ms == latest_ms, "clocks of brokers differ"
+
+
+def test_what_a_snapshot_says_of_it_is_known_without_a_history() -> None:
+    log = Log()
+    assert not log._new(5).known
+    epoch = log.take("a", WHOLE)
+    held = log._new(5)
+    assert (held.known, held.entries) == (True, [])
+    found = held.status(log.now_ms)
+    assert (found.state, found.holder, found.instance_id, found.epoch) == ("held", "a", "a1", epoch)
+    assert "since before the log begins" in found.text
+    log.write(m.ClaimingMessages(2, *log.who("a"), *WHOLE, epoch, 6))
+    assert log._new(5).status(log.now_ms).state == "claimed"
+    assert log._new(6).status(log.now_ms).state == "held", "the next to be claimed"
+    log.release("a", WHOLE, epoch, 6)
+    done = log._new(5)
+    found = done.status(log.now_ms)
+    assert (done.known, found.state, found.holder) == (True, "done", None)
+    assert not log._new(6).known, "the next one that somebody will have"
+
+
+def test_that_an_operator_set_the_position_is_told_with_what_it_means() -> None:
+    log = Log(5)
+    log.release("a", WHOLE, log.take("a", WHOLE), 10)
+    log.write(m.ReleaseGroup(2, *log.who("op"), 10**13))
+    for to in (5, 6):
+        version = log.state.version("g", *WHOLE)
+        log.write(m.SetPosition(2, *log.who("op"), *WHOLE, to, version))
+    assert log.told(5)[-2:] == [
+        ("position_set", "op set the position to 5: it comes, once more if it came before"),
+        ("position_set", "op set the position to 6: it is left out"),
+    ]
