@@ -905,4 +905,22 @@ DATABASES: tuple[Noticed, ...] = (
         "integration/harvest/databases/test_mariadb_partitions.py::test_partitions_of_another_column_are_left_alone",
         ("", "TRIM('`' FROM partition_expression) = 'id'", "partition_expression IS NOT NULL"),
     ),
+    noticed(
+        "which destinations have a row is noted anew each time",
+        f"{PG}.attempts",
+        "integration/harvest/databases/test_attempts.py::test_what_is_noted_last_of_a_row_is_what_is_known",
+        ("", "  delivered = excluded.delivered, fingerprint", "  fingerprint"),
+    ),
+    noticed(
+        "who stops looking for topics lets go of the database",
+        f"{RUN}.waiting_topics",
+        "unit/harvest/runtime/test_waiting_topics.py::test_who_stops_looking_lets_go_of_the_database",
+        ("WaitingTopics.close", "        self._dead_letters.close()\n", ""),
+    ),
+    noticed(
+        "a JetStream that has failed itself is unavailable",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_who_is_to_blame",
+        ("NatsSink.send", "code >= _UNAVAILABLE", "code > _UNAVAILABLE"),
+    ),
 )

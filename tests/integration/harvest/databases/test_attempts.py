@@ -61,6 +61,23 @@ def test_names_of_destinations_come_back_as_they_are(postgres_database: str, nam
         assert attempts.settled() == {1: (5, frozenset({name, "other"}))}
 
 
+def test_what_is_noted_last_of_a_row_is_what_is_known(postgres_database: str) -> None:
+    """Of two notes at once, and of one over another."""
+    first = replace(ATTEMPT, gave_up=False)
+    last = Attempt(1, "hook2", 4, "down", None, False, ("other", "third"), 6)
+    with closing(PostgresAttempts(postgres_database, "outbox")) as attempts:
+        for notes in ([first], [replace(last, retries=1, delivered=()), last]):
+            attempts.record(notes)
+        assert attempts.load() == {1: 4}
+        assert attempts.settled() == {1: (6, frozenset({"other", "third"}))}
+        with psycopg.connect(postgres_database) as connection:
+            query = "SELECT destination, relay_error, destination_response_status, gave_up"
+            found = connection.execute(f"{query} FROM outbox_attempts").fetchall()
+        assert found == [("hook2", "down", None, False)]
+        attempts.record([replace(last, delivered=(), fingerprint=None, gave_up=True)])
+        assert (attempts.load(), attempts.settled()) == ({}, {})
+
+
 def test_who_may_not_add_them_says_who_has_to_do_what(postgres_database: str) -> None:
     with psycopg.connect(postgres_database, autocommit=True) as connection:
         connection.execute(EARLIER)

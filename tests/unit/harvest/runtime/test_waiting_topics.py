@@ -19,6 +19,10 @@ class Missing:
 
     def __init__(self, **rows: int) -> None:
         self.rows = rows
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def missing_topics(self) -> set[str]:
         return set(self.rows)
@@ -48,6 +52,16 @@ def test_a_topic_is_looked_for_from_the_second_look_on() -> None:
     topics = watch(dead_letters, {"a"})
     assert topics.check() == 0
     assert topics.check() == 2
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_who_stops_looking_lets_go_of_the_database(started: bool) -> None:
+    dead_letters = Missing()
+    topics = watch(dead_letters, set())
+    if started:
+        topics.start()
+    topics.close()
+    assert dead_letters.closed
 
 
 def test_nobody_is_asked_while_nothing_waits() -> None:
