@@ -2712,8 +2712,8 @@ COMMANDS: tuple[Noticed, ...] = (
         "unit/marshal_py/admin/test_message_timeline.py::test_of_a_group_that_was_forgotten_no_range_is_left",
         (
             "MessageTimeline.feed",
-            '                self._add(event, at_ms, "forgotten", "had the group forgotten, with all positions")\n',
-            "",
+            'self._add(event, at_ms, "forgotten", "had',
+            '("forgotten", "had',
         ),
     ),
     noticed(
@@ -2725,5 +2725,63 @@ COMMANDS: tuple[Noticed, ...] = (
             'if comes else "it is left out"',
             'if not comes else "it is left out"',
         ),
+    ),
+    noticed(
+        "what version 1 worked on between two bridges is its own",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_what_was_worked_on_while_no_bridge_held_it_is_taken_back",
+        ("Bridge._taken", "if text.position != found_at:", "if text.position < found_at:"),
+    ),
+    noticed(
+        "what version 1 took back is not complete",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_what_was_worked_on_while_no_bridge_held_it_is_taken_back",
+        ("Bridge._take_back", "part.revoking, part.moved = True, False", "part.revoking = True"),
+    ),
+    noticed(
+        "a bridge that goes on has moved what is granted",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_a_bridge_that_goes_on_finds_what_it_has_moved",
+        ("Bridge._resume", "part.moved = not self.back", "part.moved = self.back"),
+    ),
+    noticed(
+        "version 1 is told where version 2 is",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_a_bridge_that_goes_on_finds_what_it_has_moved",
+        ("Bridge._watch_granted", "            text.commit(position)", "            pass"),
+    ),
+    noticed(
+        "a position that Kafka does not tell is asked for again",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_a_position_that_kafka_does_not_tell_is_asked_for_again",
+        ("Bridge._move", "except KafkaException as error:", "except LookupError as error:"),
+    ),
+    noticed(
+        "who cannot begin leaves nothing behind",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_who_waits_in_vain_for_the_target_leaves_nothing_behind",
+        ("Bridge.block", "                self._let_go()", "                pass"),
+    ),
+    noticed(
+        "a process of the target that comes meanwhile is seen",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_a_process_of_the_target_that_comes_while_it_begins_is_seen",
+        ("Bridge._until_held", "                self._check()", "                pass"),
+    ),
+    noticed(
+        "grants are released last",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_the_end_waits_for_one_kind_of_claims_after_the_other",
+        (
+            "Bridge.end",
+            "            while any(claim.reason is None for claim in claims):",
+            "            while not any(claim.reason is None for claim in claims):",
+        ),
+    ),
+    noticed(
+        "a side that failed for good ends a migration",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_a_side_that_has_failed_for_good_ends_the_migration",
+        ("Bridge.step", "        self._check_sides()\n", ""),
     ),
 )
