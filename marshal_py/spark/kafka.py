@@ -237,4 +237,8 @@ class Offsets:
 
 
 _LATEST, _EARLIEST = -1, -2  # the ListOffsets protocol's special timestamps
-_NO_TOPIC: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+_NO_TOPIC: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError.TOPIC_EXCEPTION,  # a virtual topic may have a name that no topic can have
+}

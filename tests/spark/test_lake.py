@@ -249,7 +249,11 @@ def test_a_topic_that_was_made_anew_is_not_read_on(world: World, kafka: Embedded
         world.run()
 
 
-def test_a_log_that_nobody_has_written_to_yet_is_no_failure(world: World) -> None:
+def test_a_log_that_nobody_has_written_to_yet_is_no_failure(
+    world: World, kafka_topic: Callable[..., str]
+) -> None:
+    # Of two topics, whose streams make one table.
+    world.settings = replace(world.settings, published=[world.topic, kafka_topic(partitions=1)])
     assert world.run() == LakeRun((str(DAY),), 0, 0, world.run().expectations)
     world.publish(1)
     assert world.run().published == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,7 @@ from marshal_py.spark.lake.gold import (
     Expectations,
     write_gold,
 )
+from marshal_py.spark.lake.report import render_lake
 from marshal_py.spark.lake.sql import SLOTS, date_literal, fill, time_literal
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake, spark_types
 
@@ -80,6 +82,8 @@ class Tables:
         ([("harvest-id", b"shop/outbox/7")], "shop/outbox", 7),
         ([("trace", b"1"), ("harvest-id", b"a/b/c/-8"), ("harvest-id", b"x/y/9")], "a/b/c", -8),
         ([("harvest-id", b"shop/outbox/seven")], None, None),
+        ([("harvest-id", b"outbox/7")], None, None),
+        ([("harvest-id", b"7")], None, None),
         ([("harvest-id", None)], None, None),
         ([("other", b"shop/outbox/7")], None, None),
         ([], None, None),
@@ -280,23 +284,37 @@ def test_who_handled_a_record_of_a_shared_partition_is_who_had_the_slot_of_its_k
     assert handlers == [[f"slot {slot_of_key(key, n, 2)}"] for n, key in enumerate(keys)]
 
 
-def test_a_day_whose_rows_and_records_are_gone_is_not_written_anew(spark: SparkSession) -> None:
-    days = [DAY + dt.timedelta(n) for n in range(-3, 1)]
+def test_a_day_whose_rows_or_records_are_gone_is_not_written_anew(spark: SparkSession) -> None:
+    days = [DAY + dt.timedelta(n) for n in range(-5, 1)]
+    made_of = [
+        # rows and records then, and now
+        ((True, True), (False, False)),
+        ((True, False), (True, False)),
+        ((False, True), (False, True)),
+        ((True, True), (True, False)),
+        ((True, True), (True, True)),
+        ((True, True), (False, True)),
+    ]
+    deliveries, rows, records = [], [], []
+    for n, (day, (then, now)) in enumerate(zip(days, made_of, strict=True)):
+        moment = at(days=n - 5)
+        placed = {"offset": n, "published_at": moment} if then[1] else {}
+        created = moment if then[0] else None
+        deliveries.append(delivery(n, "any", day=day, created_at=created, **placed))
+        rows += [row(n, moment)] if now[0] else []
+        records += [record(n, n, moment)] if now[1] else []
     tables = Tables(
-        spark,
-        bronze__outbox_rows=[row(1, at(days=-2))],
-        bronze__published=[record(2, 0, at(days=-1))],
-        silver__deliveries=[delivery(n, "delivered", day=day) for n, day in enumerate(days)],
+        spark, bronze__outbox_rows=rows, bronze__published=records, silver__deliveries=deliveries
     )
 
     def check(*wanted: dt.date, late_days: int = 1) -> None:
         check_days(spark, cast(Lake, tables), wanted, late_days=late_days)
 
-    check(DAY - dt.timedelta(1))
+    check(days[2])
     check(DAY + dt.timedelta(2))  # of which nothing was ever written
-    for wanted in (days[0], days[1], days[3], DAY + dt.timedelta(1)):
-        with pytest.raises(ConfigurationError, match=f"the tables of {wanted} stay as they are"):
-            check(days[2], wanted)
+    for n in (0, 1, 3, 4, 5):
+        with pytest.raises(ConfigurationError, match=f"the tables of {days[n]} stay as they are"):
+            check(days[2], days[n])
     with pytest.raises(ConfigurationError, match=f"nothing of {days[0]} any more"):
         check(days[2], late_days=2)
 
@@ -546,6 +564,24 @@ def test_a_finding_is_named_alike_in_each_run_and_unlike_any_other(spark: SparkS
         "3 records of one row",
         "2 records of one row",
     }
+
+
+def test_a_report_is_in_utc_wherever_it_is_written(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lags = [
+        {"hour": at(hour), "group_id": "g", "lag": lag, "day": DAY}
+        for hour, lag in ((1, 7), (1, 1), (24, 2))
+    ]
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        page = render_lake(spark, cast(Lake, Tables(spark, gold__lag=lags)), DAY)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert f'>lag: 8</text><text x="0" y="146">{DAY} 01:00</text>' in page
+    assert f">{DAY + dt.timedelta(1)} 00:00</text>" in page
 
 
 def write(spark: SparkSession, lake: Lake, *deliveries: Values, **expected: Any) -> dict[str, Any]:

@@ -79,6 +79,9 @@ def ingest(
     for name in published:
         frame = _source(spark, config, "subscribe", name, includeHeaders="true")
         streams[f"published/{name}"] = ("bronze.published", _published(frame))
+    if published and not lake.exists(spark, "bronze.published"):
+        # Of several streams that make one table, Delta lets the first alone.
+        lake.append("bronze.published", lake.frame(spark, "bronze.published"))
     queries: dict[str, StreamingQuery] = {}
     try:
         for name, (table, frame) in streams.items():
@@ -132,6 +135,7 @@ _COORDINATION: Final = (
 
 def _published(frame: DataFrame) -> DataFrame:
     number = "try_cast(element_at(split(_id, '/'), -1) AS bigint)"
+    outbox = "nullif(regexp_extract(_id, '^(.+/.+)/[^/]*$', 1), '')"
     return frame.selectExpr(
         "*", f"cast(get(filter(headers, h -> h.key = '{HARVEST_ID}'), 0).value AS string) AS _id"
     ).selectExpr(
@@ -142,8 +146,8 @@ def _published(frame: DataFrame) -> DataFrame:
         "key",
         "value",
         "headers",
-        f"IF({number} IS NULL, NULL, regexp_extract(_id, '^(.*)/[^/]*$', 1)) AS outbox",
-        f"{number} AS id",
+        f"IF({number} IS NULL, NULL, {outbox}) AS outbox",
+        f"IF({outbox} IS NULL, NULL, {number}) AS id",
         "to_date(timestamp) AS day",
     )
 

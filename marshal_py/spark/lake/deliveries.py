@@ -101,18 +101,19 @@ def check_days(
     """Raise `ConfigurationError` for a day that would be written anew without what it was made of.
 
     Retention deletes bronze before silver and gold: they would lose the day, or have its records
-    without their rows.
+    without their rows; or its rows, where an archive is read again, without their records.
     """
     late = dt.timedelta(late_days)
     first, last = min(days) - late, max(days)
 
-    def known(table: str) -> set[dt.date]:
+    def known(table: str, which: str = "true", day: str = "day") -> set[dt.date]:
         between = f"day BETWEEN {date_literal(first)} AND {date_literal(last)}"
-        found = lake.frame(spark, table).filter(between).select("day").distinct().collect()
-        return {row["day"] for row in found}
+        found = lake.frame(spark, table).filter(between).filter(which)
+        return {row[0] for row in found.selectExpr(day).distinct().collect()}
 
-    written = known("silver.deliveries")
-    gone = written and written - known("bronze.outbox_rows") - known("bronze.published")
+    had_rows = known("silver.deliveries", "created_at IS NOT NULL")
+    had_records = known("silver.deliveries", "offset IS NOT NULL", "to_date(published_at)")
+    gone = (had_rows - known("bronze.outbox_rows")) | (had_records - known("bronze.published"))
     for day in sorted(gone):
         for wanted in sorted(days):
             if wanted - late <= day <= wanted:

@@ -43,12 +43,13 @@ def render_lake(spark: SparkSession, lake: Lake, last: dt.date, days: int = 30) 
         .collect()
     ]
     lag = [
-        row.asDict()
+        # Spark gives times as those of this machine's zone.
+        {**row.asDict(), "hour": dt.datetime.fromtimestamp(row["hour"], dt.UTC)}
         for row in lake.frame(spark, "gold.lag")
         .filter(between)
         .groupBy("hour", "group_id")
         .agg({"lag": "sum"})
-        .withColumnRenamed("sum(lag)", "lag")
+        .selectExpr("unix_seconds(hour) AS hour", "group_id", "`sum(lag)` AS lag")
         .orderBy("hour")
         .collect()
     ]
@@ -121,9 +122,10 @@ def _lines(rows: Sequence[Row], across: str, column: str, of: str) -> str:
             f'<polyline points="{corners}" fill="none" stroke-width="1.5" '
             f'stroke="hsl({n * 67 % 360} 55% 45%)"><title>{escape(name)}</title></polyline>'
         )
+    began, ended = (str(at)[:16] for at in (moments[0], moments[-1]))
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(column)}">'
         f'{"".join(drawn)}<text x="0" y="12">{escape(column)}: {_text(top)}</text>'
-        f'<text x="0" y="{_HEIGHT - 4}">{moments[0]}</text>'
-        f'<text x="{_WIDTH}" y="{_HEIGHT - 4}" text-anchor="end">{moments[-1]}</text></svg>'
+        f'<text x="0" y="{_HEIGHT - 4}">{began}</text>'
+        f'<text x="{_WIDTH}" y="{_HEIGHT - 4}" text-anchor="end">{ended}</text></svg>'
     )

@@ -349,7 +349,7 @@ SPARK: tuple[Noticed, ...] = (
     noticed(
         "a day is not written anew without what it was made of",
         f"{LAKE}.deliveries",
-        f"{DAYS}::test_a_day_whose_rows_and_records_are_gone_is_not_written_anew",
+        f"{DAYS}::test_a_day_whose_rows_or_records_are_gone_is_not_written_anew",
         ("check_days", "wanted - late <= day <= wanted", "day == wanted"),
     ),
     noticed(
@@ -453,6 +453,30 @@ SPARK: tuple[Noticed, ...] = (
         f"{LAKE}.tables",
         f"{DAYS}::test_a_table_of_an_earlier_version_has_its_new_columns_without_a_value",
         ("Lake.writer", '.option("mergeSchema", "true")', ""),
+    ),
+    noticed(
+        "a report is in UTC wherever it is written",
+        f"{LAKE}.report",
+        f"{DAYS}::test_a_report_is_in_utc_wherever_it_is_written",
+        ("render_lake", 'row["hour"], dt.UTC)', 'row["hour"])'),
+    ),
+    noticed(
+        "a day of which the rows are left, and no records, is not written anew",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_day_whose_rows_or_records_are_gone_is_not_written_anew",
+        ("check_days", ' | (had_records - known("bronze.published"))', ""),
+    ),
+    noticed(
+        "a header that names no outbox makes none",
+        f"{LAKE}.bronze",
+        f"{DAYS}::test_a_record_is_of_the_row_that_its_header_names",
+        ("_published", "'^(.+/.+)/[^/]*$'", "'^(.*)/[^/]*$'"),
+    ),
+    noticed(
+        "a name that no topic can have is a topic that is missing",
+        f"{ON}.kafka",
+        f"{UNIT}/test_kafka.py::test_only_a_topic_that_is_not_there_is_missing",
+        ("", "KafkaError.TOPIC_EXCEPTION,", ""),
     ),
     noticed(
         "a table that cannot be read is not taken for one that was never written",

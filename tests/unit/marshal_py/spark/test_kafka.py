@@ -250,6 +250,7 @@ def test_where_nothing_came_since_a_time_the_end_was_where_it_is(
     [
         (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
         (KafkaError._UNKNOWN_TOPIC, TopicMissing),
+        (KafkaError.TOPIC_EXCEPTION, TopicMissing),
         (KafkaError.LEADER_NOT_AVAILABLE, BrokerUnavailable),
     ],
 )
