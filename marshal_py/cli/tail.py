@@ -32,6 +32,7 @@ from marshal_py.protocol.world import MS
 __all__ = ["tail"]
 
 DEFAULT_LINES = 20
+AROUND = "30s"
 
 
 @command(coordination_topic=("--coordination-topic",))
@@ -58,15 +59,19 @@ def tail(
         typer.Option("--at", metavar="TIME", help="What happened around this time; see --around."),
     ] = None,
     around: Annotated[
-        str, typer.Option("--around", metavar="DURATION", help="With --at: so long before, after.")
-    ] = "30s",
+        str | None,
+        typer.Option(
+            "--around", metavar="DURATION", help="With --at: so long before, after; by default 30s."
+        ),
+    ] = None,
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=0, help="Without a time: so many of the last.")
     ] = DEFAULT_LINES,
     group: GroupFilter = None,
     topic: TopicFilter = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", metavar="N", help="Of this partition only.")
+        int | None,
+        typer.Option("--partition", "-p", min=0, metavar="N", help="Of this partition only."),
     ] = None,
     client: Annotated[
         str | None,
@@ -182,7 +187,7 @@ def tail(
 
 
 def _window(
-    since: str | None, until: str | None, at: str | None, around: str
+    since: str | None, until: str | None, at: str | None, around: str | None
 ) -> tuple[int | None, int | None, int | None]:
     """Return (first offset, first ms, last ms), None where there is no bound."""
     now_ms = time.time_ns() // MS
@@ -190,8 +195,10 @@ def _window(
         if since is not None or until is not None:
             raise InvalidArgument("--at has its own window (--around): no --since or --until")
         middle_ms = parse_moment(at, now_ms)
-        width_ms = parse_duration(around, "--around")
+        width_ms = parse_duration(AROUND if around is None else around, "--around")
         return None, max(0, middle_ms - width_ms), middle_ms + width_ms
+    if around is not None:
+        raise InvalidArgument(f"--around {around} is about --at: give it, too")
     since_offset, since_ms = (None, None) if since is None else parse_since(since, now_ms)
     until_ms = None if until is None else parse_moment(until, now_ms, "--until")
     if since_ms is not None and until_ms is not None and until_ms < since_ms:

@@ -64,7 +64,10 @@ def top(
         while True:
             reader = open_reader(connection, wire_of(wire, interval_s))
             try:
-                live = LiveWorld(catch_up(connection, reader), topic=connection.topic, group=group)
+                found = catch_up(connection, reader)
+                if not shown:  # into a log that was made anew, it may be still to come
+                    found.require_group(group)
+                live = LiveWorld(found, topic=connection.topic, group=group)
                 live.watch(0.0)
                 while True:
                     draw(live.frame())

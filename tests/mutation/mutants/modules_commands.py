@@ -2513,6 +2513,24 @@ COMMANDS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a group that nobody knows has not no stale claims",
+        f"{CLI}.top",
+        f"{OF_CLI}/test_top.py::test_a_group_that_nobody_knows_is_no_group_without_stale_claims",
+        ("top", "found.require_group(group)", "pass"),
+    ),
+    noticed(
+        "into a log made anew a group may be still to come",
+        f"{CLI}.top",
+        f"{OF_CLI}/test_top.py::test_in_a_log_made_anew_the_group_may_be_still_to_come",
+        ("top", "if not shown:", "if True:"),
+    ),
+    noticed(
+        "a width without a moment is refused",
+        f"{CLI}.tail",
+        f"{OF_CLI}/test_tail.py::test_what_cannot_be_meant_is_told_before_a_broker_is_asked",
+        ("_window", "if around is not None:", "if around == at:"),
+    ),
+    noticed(
         "top closes each reader",
         f"{CLI}.top",
         f"{OF_CLI}/test_top.py::test_after_a_log_was_lost_it_is_watched_anew_and_pictures_are_counted_on",

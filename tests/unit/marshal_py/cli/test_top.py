@@ -16,7 +16,7 @@ from marshal_py.admin.world_summary import Group, Leader, Member, WorldSummary
 from marshal_py.cli import top as module
 from marshal_py.cli.top import render
 from marshal_py.client.log_reader import Truncated
-from marshal_py.errors import PartitionCountChanged
+from marshal_py.errors import InvalidArgument, PartitionCountChanged
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.world import Liveness
 from tests.support.marshal_command import without_brokers
@@ -106,6 +106,7 @@ class Log:
         self.faults: dict[int, BaseException] = {}
         """What a look ends with, by its number."""
         self.picture = frame(groups=[group("calm")])
+        self.known = ["calm"]
 
     def open(self, *_: object) -> Log:
         self.opened += 1
@@ -113,6 +114,10 @@ class Log:
 
     def close(self) -> None:
         self.closed += 1
+
+    def require_group(self, group: str | None) -> None:
+        if group not in (None, *self.known):
+            raise InvalidArgument(f"no group {group!r}")
 
     def watch(self, seconds: float) -> None:
         self.watched.append(seconds)
@@ -153,6 +158,26 @@ def test_after_a_log_was_lost_it_is_watched_anew_and_pictures_are_counted_on(log
     assert (done.exit_code, done.stdout.count("calm")) == (0, 2)
     assert "offset 3 came again; beginning again" in done.stderr
     assert (log.opened, log.closed, log.watched) == (2, 2, [0.0, 1.0, 0.0])
+
+
+def test_a_group_that_nobody_knows_is_no_group_without_stale_claims(log: Log) -> None:
+    done = without_brokers("top", "--group", "clam", "--count", "1")
+    assert (done.exit_code, done.stdout, log.closed) == (2, "", 1)
+    assert "no group 'clam'" in done.stderr
+
+
+def test_in_a_log_made_anew_the_group_may_be_still_to_come(log: Log) -> None:
+    lost = Truncated("offset 3 came again")
+
+    def watch(seconds: float) -> None:
+        log.watched.append(seconds)
+        if len(log.watched) == 2:
+            log.known.clear()
+            raise lost
+
+    log.watch = watch  # type: ignore[method-assign]
+    done = without_brokers("top", "--group", "calm", "--count", "2")
+    assert (done.exit_code, done.stdout.count("calm"), log.closed) == (0, 2, 2)
 
 
 def test_what_cannot_be_watched_on_is_told_and_the_reader_closed(log: Log) -> None:
