@@ -47,10 +47,11 @@ class TableName:
                 'and put a part that is not a plain identifier in double quotes, as in "Out-Box"'
             )
         for part in parts:
-            if "\x00" in part or len(part.encode()) > _MAX_BYTES:
+            # Drivers take a % for the beginning of a parameter, but in statements without any.
+            if "\x00" in part or "%" in part or len(part.encode()) > _MAX_BYTES:
                 raise ConfigurationError(
                     f"table name {text!r}: the part {part!r} is longer than {_MAX_BYTES} bytes "
-                    "or holds a NUL; use a shorter, printable name"
+                    "or holds a NUL or a %; use a shorter, printable name"
                 )
         return cls(tuple(parts))
 

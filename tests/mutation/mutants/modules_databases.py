@@ -923,4 +923,28 @@ DATABASES: tuple[Noticed, ...] = (
         "unit/harvest/sinks/test_nats.py::test_who_is_to_blame",
         ("NatsSink.send", "code >= _UNAVAILABLE", "code > _UNAVAILABLE"),
     ),
+    noticed(
+        "the name of a table holds nothing that drivers read",
+        "harvest.core.table_name",
+        "unit/harvest/core/test_names_and_positions.py::test_a_name_of_a_table_has_63_bytes_at_most_and_no_nul",
+        ("TableName.parse", '"%" in part or ', ""),
+    ),
+    noticed(
+        "a claim that is let go of is waited for",
+        f"{RUN}.checkpoints",
+        "unit/harvest/runtime/test_checkpoints.py::test_a_claim_that_is_let_go_of_in_time_is_had",
+        ("alone", "if time.monotonic() < until_s:", "if time.monotonic() > until_s:"),
+    ),
+    noticed(
+        "who reads a checkpoint lets go of the brokers",
+        f"{RUN}.checkpoints",
+        "unit/harvest/runtime/test_checkpoints.py::test_who_reads_one_lets_go_of_the_brokers",
+        ("Checkpoints._read", "            consumer.close()\n", "            pass\n"),
+    ),
+    noticed(
+        "who could not read what is known of a database asks anew for the coordinator",
+        "harvest.sinks.kafka.source_record",
+        "unit/harvest/sinks/test_source_record.py::test_who_could_not_read_it_asks_any_broker_for_the_coordinator",
+        ("SourceRecord.load", "            self._consumer = None", "            pass"),
+    ),
 )

@@ -57,8 +57,8 @@ def test_what_is_no_place_in_the_log_is_refused(text: str) -> None:
 
 def test_a_name_of_a_table_has_63_bytes_at_most_and_no_nul() -> None:
     assert TableName.parse("é" * 31 + "a").table == "é" * 31 + "a"
-    for text in ("é" * 32, "a" * 64, '"a\0b"'):
-        with pytest.raises(ConfigurationError, match="longer than 63 bytes or holds a NUL"):
+    for text in ("é" * 32, "a" * 64, '"a\0b"', '"a%sb"', '"50%".outbox'):
+        with pytest.raises(ConfigurationError, match="longer than 63 bytes or holds a NUL or a %"):
             TableName.parse(text)
 
 

@@ -85,7 +85,7 @@ def test_a_table_name_that_is_no_identifier_is_refused(text: str) -> None:
 @given(st.text(min_size=1, max_size=15), st.text(min_size=1, max_size=15))
 def test_any_quoted_name_round_trips(schema: str, table: str) -> None:
     name = TableName((schema, table))
-    if "\x00" not in schema + table:
+    if not {"\x00", "%"} & {*schema, *table}:
         assert TableName.parse(name.quoted()) == name
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -9,8 +12,9 @@ from confluent_kafka import Consumer, Producer
 
 from harvest.config.load import parse
 from harvest.core.range_checkpoint import Position
+from harvest.errors import ConfigurationError
 from harvest.runtime import checkpoints as module
-from harvest.runtime.checkpoints import Checkpoints
+from harvest.runtime.checkpoints import Checkpoints, alone
 
 CONFIG = parse(
     "database: postgresql://localhost/d\nkafka: {bootstrap.servers: 'localhost:1'}\n"
@@ -47,3 +51,46 @@ def test_all_leaders_are_shut_out_before_anything_is_written(
         *[f"send_offsets_to_transaction {names[0]}"] * 3,
         f"commit_transaction {names[0]}",
     ]
+    closed = [call for call in Client.calls if call.startswith("close")]
+    assert sorted(closed) == sorted([f"close {name}" for name in names[:3]])
+
+
+def test_who_reads_one_lets_go_of_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "calls", [])
+    monkeypatch.setattr(module, "make_client", Client)
+    monkeypatch.setattr(module, "newest_checkpoint", lambda *_: None)
+    assert Checkpoints(CONFIG).read(1) is None
+    assert Client.calls == [f"close harvest.{CONFIG.shard_sink_name(1)}"]
+
+
+@pytest.mark.parametrize("refusals", [0, 3])
+def test_a_claim_that_is_let_go_of_in_time_is_had(
+    monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Claims(contextlib.nullcontext[Any]):
+        def __init__(self, *_: Any, **settings: Any) -> None:
+            super().__init__(self)
+            assert settings["group_id"] == "g"
+
+        def try_claim(self, topic: str, partition: int) -> object | None:
+            asked.append((topic, partition))
+            return None if len(asked) <= refusals else object()
+
+    monkeypatch.setattr(module, "Marshal", Claims)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with alone(CONFIG, 2):
+        units = CONFIG.shard_units(2)
+    assert asked == [*units[:1] * refusals, *units]
+
+
+def test_who_has_the_claim_and_stays_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = SimpleNamespace(try_claim=lambda *_: None)
+    monkeypatch.setattr(module, "Marshal", lambda *_, **__: contextlib.nullcontext(claims))
+    monkeypatch.setattr(module, "_ALONE_S", 0.0)
+    with (
+        pytest.raises(ConfigurationError, match="a harvester of outbox is running"),
+        alone(CONFIG, 1),
+    ):
+        raise AssertionError("it is not alone")

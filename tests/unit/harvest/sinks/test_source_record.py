@@ -88,6 +88,17 @@ def test_a_broker_that_does_not_answer_is_told(group: Group, record: SourceRecor
             record.save(SOURCE, wait=wait)
 
 
+def test_who_could_not_read_it_asks_any_broker_for_the_coordinator(
+    group: Group, record: SourceRecord
+) -> None:
+    group.fails = True
+    with pytest.raises(SinkUnavailable):
+        record.load()
+    group.fails = False
+    record.load()
+    assert len(group.settings) == 2, "a new connection"
+
+
 def test_who_closes_it_may_use_it_again(group: Group, record: SourceRecord) -> None:
     record.close()
     record.load()
