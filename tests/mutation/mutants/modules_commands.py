@@ -2802,4 +2802,52 @@ COMMANDS: tuple[Noticed, ...] = (
         "unit/marshal_py/admin/test_migration.py::test_a_side_that_has_failed_for_good_ends_the_migration",
         ("Bridge.step", "        self._check_sides()\n", ""),
     ),
+    noticed(
+        "nothing is granted before its position is in the log",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_what_was_handed_over_is_granted_once_its_position_is_in_the_log",
+        ("Bridge._move", "cell.position >= part.position", "cell.position >= 0"),
+    ),
+    noticed(
+        "what somebody holds by now is not granted",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_what_was_handed_over_is_granted_once_its_position_is_in_the_log",
+        ("Bridge._move", " and not cell.held", ""),
+    ),
+    noticed(
+        "a release that was not read is waited for",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_what_was_handed_over_is_granted_once_its_position_is_in_the_log",
+        (
+            "Bridge._move",
+            "if part.handing_over or not (part.text.held and data.held):",
+            "if not (part.text.held and data.held):",
+        ),
+    ),
+    noticed(
+        "grants of a bridge that was ending are taken over",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_where_an_earlier_bridge_was_ending_its_grants_are_all_that_is_left",
+        (
+            "Bridge._find_what_is_left",
+            "                self._grant(part)\n",
+            "                pass\n",
+        ),
+    ),
+    noticed(
+        "what is new is of version 1 whichever way it moves",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_what_is_new_is_version_1s_until_it_moves",
+        ("Bridge.adopt", ".moved = self.back", ".moved = not self.back"),
+    ),
+    noticed(
+        "a name that no Kafka topic has is a migration of its own",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_what_is_new_is_version_1s_until_it_moves",
+        (
+            "Bridge.adopt",
+            "                self._migrations[topic] = self._new.want(topic, 0)",
+            "                pass",
+        ),
+    ),
 )

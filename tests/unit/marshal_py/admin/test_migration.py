@@ -202,3 +202,55 @@ def test_a_side_that_has_failed_for_good_ends_the_migration(sides: tuple[Any, An
     text.failure = BrokerUnavailable("for good")
     with pytest.raises(BrokerUnavailable, match="for good"):
         bridge.step()
+
+
+@pytest.mark.parametrize(
+    ("holder", "position", "is_granted"),
+    [(None, 7, True), (None, 8, True), (None, 6, False), ("other", 7, False)],
+)
+def test_what_was_handed_over_is_granted_once_its_position_is_in_the_log(
+    sides: tuple[Any, Any], holder: str | None, position: int, is_granted: bool
+) -> None:
+    text, new = sides
+    text.put(KEY, None, 7)
+    bridge = Bridge(text, new, {"t": 1})
+    bridge.block(10)
+    bridge.step()
+    handed_over = new.claims[KEY]
+    assert (handed_over.committed, handed_over.released) == ([7], True)
+    bridge.step()
+    assert GRANT not in new.claims, "the release has not been read"
+    handed_over.reason = "released"
+    new.put(KEY, holder, position)
+    bridge.step()
+    assert (GRANT in new.claims) is is_granted
+    bridge.step()
+    assert (bridge.moved == {KEY}) is is_granted
+    assert (new.claims[KEY] is handed_over) is is_granted, "or it is handed over once more"
+
+
+def test_where_an_earlier_bridge_was_ending_its_grants_are_all_that_is_left(
+    sides: tuple[Any, Any],
+) -> None:
+    text, new = sides
+    new.put(GRANT, "bridge")
+    bridge = Bridge(text, new, {"t": 2})
+    bridge.block(10)
+    assert bridge.ended
+    assert bridge.moved == {KEY, ("t", 1)}
+    assert list(new.claims) == [GRANT]
+    assert text.claims == {}
+    new.claims[GRANT].reason = "released"
+    bridge.finish(10)
+    assert new.claims[GRANT].released
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_what_is_new_is_version_1s_until_it_moves(sides: tuple[Any, Any], back: bool) -> None:
+    text, new = sides
+    bridge = Bridge(new, text, {"t": 1}) if back else Bridge(text, new, {"t": 1})
+    assert bridge.adopt({"t": 2, "leader:x": 1}) == [("leader:x", 0), ("t", 1)]
+    assert bridge.moved == ({("leader:x", 0), ("t", 1)} if back else set())
+    assert bridge.keys == [("leader:x", 0), KEY, ("t", 1)]
+    assert ("migration:leader:x", 0) in new.claims, "no Kafka topic has this name"
+    assert bridge.adopt({"t": 2}) == []
