@@ -947,4 +947,34 @@ DATABASES: tuple[Noticed, ...] = (
         "unit/harvest/sinks/test_source_record.py::test_who_could_not_read_it_asks_any_broker_for_the_coordinator",
         ("SourceRecord.load", "            self._consumer = None", "            pass"),
     ),
+    noticed(
+        "a producer of a destination that has given up is replaced",
+        "harvest.sinks.kafka.destination",
+        "unit/harvest/sinks/test_kafka_destination.py::test_a_producer_that_has_given_up_is_replaced",
+        ("KafkaDestination._produce", "            self._discard(live)\n", "            pass\n"),
+    ),
+    noticed(
+        "a right that is missing on a topic leaves the rest of the destination alone",
+        "harvest.sinks.kafka.destination",
+        "unit/harvest/sinks/test_kafka_destination.py::test_who_is_to_blame",
+        ("", "    KafkaError.TOPIC_AUTHORIZATION_FAILED,\n", ""),
+    ),
+    noticed(
+        "a record is given up when its destination says so",
+        "harvest.sinks.kafka.destination",
+        "unit/harvest/sinks/test_kafka_destination.py::test_a_record_is_given_up_when_the_destination_is",
+        ("KafkaDestination.__init__", '        given.pop("message.timeout.ms", None)\n', ""),
+    ),
+    noticed(
+        "batches are as small as the largest of their records",
+        "harvest.sinks.kafka.refusals",
+        "unit/harvest/sinks/test_kafka_destination.py::test_batches_that_are_too_large_become_as_small_as_their_largest_record",
+        ("RowErrors.refused", "max(1, *suspects.values())", "max(1, min(suspects.values()))"),
+    ),
+    noticed(
+        "a harvester serves its metrics",
+        f"{RUN}.status_server",
+        "unit/harvest/runtime/test_status_server.py::test_metrics_are_those_of_the_monitor_where_the_extra_is_installed",
+        ("status_server", "scrape = lambda: scrape_monitor(monitor)", "del scrape_monitor"),
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import urllib.error
 import urllib.request
 from contextlib import closing
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from harvest.errors import ConfigurationError
+from harvest.runtime import metrics
 from harvest.runtime.monitor import Health
 from harvest.runtime.status_server import parse_address, status_server
 
@@ -43,6 +45,17 @@ def test_health_has_a_status_and_says_why(health: Health, status: int) -> None:
         status,
         {"ok": health.ok, "state": health.state, "problems": list(health.problems)},
     )
+
+
+def test_metrics_are_those_of_the_monitor_where_the_extra_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    healthy = Health(True, "leading")
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics, "scrape", lambda monitor: monitor.health().state.encode())
+        assert get(healthy, "/metrics") == (200, b"leading")
+    monkeypatch.setitem(sys.modules, "harvest.runtime.metrics", None)
+    assert get(healthy, "/metrics")[0] == 501
 
 
 def test_an_address_that_is_none_is_named_as_the_option_it_is() -> None:

@@ -1,0 +1,120 @@
+"""What Kafka's answers mean to a destination, without a broker; and which rows are to blame."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from harvest.core.dispatcher import Outcome
+from harvest.core.row import Row
+from harvest.sinks.kafka import destination as module
+from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
+from harvest.sinks.kafka.refusals import RowErrors
+
+ROW = Row(1, "t", b"k", b"v")
+TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
+
+
+class Producer:
+    """Answers each record with the next of the errors, which all of them share; None: it went."""
+
+    errors: list[KafkaError | None]
+    made: list[Producer]
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.purged = False
+        self._over = threading.Event()
+        self.made.append(self)
+
+    def produce(self, *_: object, on_delivery: Callable[..., None], **__: object) -> None:
+        on_delivery(self.errors.pop(0), None)
+
+    def poll(self, timeout_s: float) -> None:
+        self._over.wait(timeout_s)
+
+    def purge(self) -> None:
+        self.purged = True
+        self._over.set()
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaDestination]:
+    monkeypatch.setattr(module, "make_client", lambda _, settings: Producer(settings))
+    monkeypatch.setattr(Producer, "made", [], raising=False)
+    settings = {"bootstrap.servers": "localhost:1", "message.timeout.ms": 1, "linger.ms": 3}
+    with closing(KafkaDestination(KafkaEndpoint(settings, timeout_ms=700))) as made:
+        yield made
+
+
+def send(sink: KafkaDestination, *errors: KafkaError | None) -> Outcome:
+    Producer.errors = list(errors)
+    outcome = sink.send(ROW, "key", 1)
+    assert Producer.errors == []
+    return outcome
+
+
+def test_a_record_is_given_up_when_the_destination_is(sink: KafkaDestination) -> None:
+    assert send(sink, None) == Outcome(200)
+    (producer,) = Producer.made
+    assert producer.settings["delivery.timeout.ms"] == 700
+    assert "message.timeout.ms" not in producer.settings
+    assert producer.settings["linger.ms"] == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "unavailable", "lasting"),
+    [
+        (KafkaError._INVALID_ARG, False, True),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, False, False),
+        (KafkaError._UNKNOWN_TOPIC, False, False),
+        (KafkaError._UNKNOWN_PARTITION, False, False),
+        (KafkaError.TOPIC_EXCEPTION, False, False),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, False),
+        (KafkaError._MSG_TIMED_OUT, True, False),
+        (KafkaError.NOT_ENOUGH_REPLICAS, True, False),
+    ],
+)
+def test_who_is_to_blame(
+    sink: KafkaDestination, code: int, unavailable: bool, lasting: bool
+) -> None:
+    outcome = send(sink, KafkaError(code))
+    assert outcome.error
+    assert outcome == Outcome(error=outcome.error, unavailable=unavailable, lasting=lasting)
+
+
+def test_what_is_too_large_with_others_is_sent_alone(sink: KafkaDestination) -> None:
+    assert send(sink, KafkaError(TOO_LARGE), None) == Outcome(200)
+    outcome = send(sink, KafkaError(TOO_LARGE), KafkaError(TOO_LARGE))
+    assert outcome.lasting
+    assert [p.settings.get("batch.num.messages") for p in Producer.made] == [None, 1]
+
+
+def test_a_producer_that_has_given_up_is_replaced(sink: KafkaDestination) -> None:
+    assert send(sink, KafkaError(KafkaError._FATAL, "gone", fatal=True)).unavailable
+    assert send(sink, None) == Outcome(200)
+    first, second = Producer.made
+    assert (first.purged, second.purged) == (True, False)
+
+
+def test_batches_that_are_too_large_become_as_small_as_their_largest_record() -> None:
+    """Then what is too large alone is to blame, and nothing else is."""
+    rows = [Row(n, "t", b"k" * n, b"v" * 9 * n) for n in (1, 2, 3)]
+    settings: dict[str, Any] = {}
+
+    def refused(*ids: int) -> frozenset[int]:
+        errors = RowErrors(wait_for_topics=False)
+        for row_id in ids:
+            errors.add(row_id, "too large", TOO_LARGE)
+        return errors.refused(rows, settings)
+
+    assert refused(1, 2) == frozenset()
+    assert settings["batch.size"] == 20
+    assert refused(1, 2, 3) == {2, 3}
+    assert refused(1) == frozenset()
+    assert settings["batch.size"] == 10
