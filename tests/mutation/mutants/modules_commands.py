@@ -2850,4 +2850,10 @@ COMMANDS: tuple[Noticed, ...] = (
             "                pass",
         ),
     ),
+    noticed(
+        "a migration that was lost with its log is claimed again",
+        "marshal_py.admin.migration",
+        "unit/marshal_py/admin/test_migration.py::test_a_migration_that_was_lost_with_its_log_is_claimed_again",
+        ("Bridge.step", "if claim.reason is not None:", "if claim.reason is None:"),
+    ),
 )

@@ -195,6 +195,19 @@ def test_the_end_waits_for_one_kind_of_claims_after_the_other(sides: tuple[Any, 
         bridge.finish(0.01)
 
 
+def test_a_migration_that_was_lost_with_its_log_is_claimed_again(sides: tuple[Any, Any]) -> None:
+    """Without it, version 2 would work on what version 1 has."""
+    text, new = sides
+    bridge = Bridge(text, new, {"t": 1})
+    bridge.block(10)
+    lost = new.claims[MIGRATION]
+    bridge.step()
+    assert new.claims[MIGRATION] is lost
+    lost.reason = "the log was made anew"
+    bridge.step()
+    assert new.claims[MIGRATION] is not lost
+
+
 def test_a_side_that_has_failed_for_good_ends_the_migration(sides: tuple[Any, Any]) -> None:
     text, new = sides
     bridge = Bridge(text, new, {"t": 1})
@@ -220,6 +233,7 @@ def test_what_was_handed_over_is_granted_once_its_position_is_in_the_log(
     assert (handed_over.committed, handed_over.released) == ([7], True)
     bridge.step()
     assert GRANT not in new.claims, "the release has not been read"
+    assert handed_over.committed == [7], "and is not written again"
     handed_over.reason = "released"
     new.put(KEY, holder, position)
     bridge.step()
