@@ -32,7 +32,11 @@ _CONNECT_DEFAULTS: Final = {
     "tcp_user_timeout": "10000",  # milliseconds; a dead network must not hang a harvester
 }
 _ALWAYS: Final = {"client_encoding": "UTF8"}  # as Kafka's records have it, whatever the database's
-_ISOLATION: Final = {"default_transaction_isolation": "read committed"}
+_SESSION: Final = {  # whatever the database is set to
+    "default_transaction_isolation": "read committed",
+    "array_nulls": "on",
+    "quote_all_identifiers": "off",
+}
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
 _READ_AS_IS: Final = {"text", "character varying", "character", "bytea", "json"}
 _MILLISECONDS: Final = (
@@ -326,7 +330,7 @@ class PostgresTable:
                     connection.prepare_threshold = None  # statements are prepared in one session
                     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 else:
-                    connection.execute(_set_config({**self._settings, **_ISOLATION}))
+                    connection.execute(_set_config({**self._settings, **_SESSION}))
             except BaseException:
                 connection.close()
                 raise

@@ -281,9 +281,15 @@ DATABASES: tuple[Noticed, ...] = (
         "integration/harvest/databases/test_postgres_sessions.py::test_statements_see_what_is_committed_whatever_the_database_is_set_to",
         (
             "PostgresTable._connected",
-            "_set_config({**self._settings, **_ISOLATION})",
+            "_set_config({**self._settings, **_SESSION})",
             "_set_config({**self._settings, 'jit': 'off'})",
         ),
+    ),
+    noticed(
+        "a header without a value is none",
+        f"{PG}.table",
+        "integration/harvest/databases/test_postgres_wal_dead_letters.py::test_a_header_without_a_value_has_none_whatever_the_database_is_set_to",
+        ("", '"array_nulls": "on"', '"jit": "off"'),
     ),
     noticed(
         "a table that was dropped is looked for again",

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from harvest.core.dead_letters import BadRow
 from harvest.core.interfaces.dead_letter_store import Dropped, Selection
@@ -108,6 +109,24 @@ def test_what_could_not_be_retried_is_still_aside_and_does_not_come(
     letters.add_rows([(row(4, "other"), bad(4))])
     assert letters.retry(Selection(ids=(4,)), mode="mark") == 1
     assert [found[2] for found in streamed(source, 1)] == [b"v4"]
+
+
+def test_a_header_without_a_value_has_none_whatever_the_database_is_set_to(
+    postgres_database: str,
+) -> None:
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        for setting in ("array_nulls = off", "quote_all_identifiers = on"):
+            name = sql.Identifier(connection.info.dbname)
+            connection.execute(sql.SQL("ALTER DATABASE {} SET ").format(name) + sql.SQL(setting))
+    with (
+        closing(PostgresWalSource(postgres_database, "outbox")) as source,
+        closing(PostgresWalDeadLetters(postgres_database, "outbox")) as letters,
+    ):
+        source.init()
+        assert letters.add_rows([(row(3, header_values=(None,)), bad(3))]) == {3}
+        assert letters.retry(ALL, mode="mark") == 1
+        assert [found[4] for found in streamed(source, 1)] == [(None,)]
+        source.slot.drop()
 
 
 def test_what_fits_into_no_message_stays(
