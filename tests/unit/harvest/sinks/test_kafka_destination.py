@@ -118,3 +118,12 @@ def test_batches_that_are_too_large_become_as_small_as_their_largest_record() ->
     assert refused(1, 2, 3) == {2, 3}
     assert refused(1) == frozenset()
     assert settings["batch.size"] == 10
+
+
+@pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC])
+def test_a_row_of_a_topic_that_is_waited_for_is_not_to_blame(code: int) -> None:
+    for waits in (True, False):
+        errors = RowErrors(wait_for_topics=waits)
+        errors.add(1, "no such topic", code)
+        errors.add(2, "may not", KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        assert errors.refused([ROW], {}) == ({2} if waits else {1, 2})
