@@ -666,14 +666,14 @@ DATABASES: tuple[Noticed, ...] = (
         "a lock of MariaDB is waited for as long as elsewhere",
         f"{MY}.table",
         "unit/harvest/databases/test_mysql_table.py::test_a_lock_is_waited_for_as_long_as_elsewhere",
-        ("MysqlTable._connected", ", innodb_lock_wait_timeout = 10", ""),
+        ("MysqlTable._set_up", ", innodb_lock_wait_timeout = 10", ""),
     ),
     noticed(
         "MySQL tells how many ids are drawn now",
         f"{MY}.table",
         "unit/harvest/databases/test_mysql_table.py::test_mysql_tells_how_many_ids_are_drawn_now",
         (
-            "MysqlTable._connected",
+            "MysqlTable._set_up",
             'cursor.execute("SET SESSION information_schema_stats_expiry = 0")',
             "pass",
         ),
