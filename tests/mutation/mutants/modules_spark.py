@@ -125,6 +125,24 @@ SPARK: tuple[Noticed, ...] = (
         f"{UNIT}/test_source.py::test_a_position_that_is_younger_than_the_look_at_the_end_is_none_beyond_it",
         ("TopicIds.check", "if end < position and extent_now is not None:", "if False:"),
     ),
+    noticed(
+        "claims of a query that is stopped run out by themselves",
+        f"{ON}.source",
+        f"{UNIT}/test_source.py::test_a_query_that_is_stopped_keeps_its_claims_while_tasks_may_be_at_work",
+        ("ClaimedReader.stop", "release=False", "release=True"),
+    ),
+    noticed(
+        "a query that ends asks again for a claim that it lost",
+        f"{ON}.source",
+        f"{UNIT}/test_source.py::test_available_now_asks_again_for_what_it_lost_before_it_was_read",
+        ("ClaimedReader._take", " or claim.reason is not None", ""),
+    ),
+    noticed(
+        "headers are given to who asks for them",
+        f"{ON}.source",
+        f"{UNIT}/test_source.py::test_headers_are_a_column_for_who_asks_for_them",
+        ("MarshalSource.schema", "SCHEMA + HEADERS if", "SCHEMA if"),
+    ),
     # Claimed batches
     noticed(
         "a batch of a topic that was made anew is refused",
@@ -164,7 +182,37 @@ SPARK: tuple[Noticed, ...] = (
             "claim.claim_messages(end) is None",
         ),
     ),
+    noticed(
+        "jobs of a cluster that is gone are cancelled",
+        f"{ON}.watch",
+        f"{UNIT}/test_watch.py::test_a_job_without_executors_is_cancelled_and_the_error_says_why",
+        ("_Watch._run", "self._context.cancelAllJobs()", "pass"),
+    ),
     # The audit
+    noticed(
+        "a slow end of a run leaves what the next one goes on from",
+        f"{ON}.audit_store",
+        f"{UNIT}/test_audit_store.py::test_a_slow_end_of_a_run_undoes_nothing_of_the_next",
+        ("Store._sweep", 'if int(info.base_name.split("-")[1]) < run and info', "if info"),
+    ),
+    noticed(
+        "rows that were written are written no more",
+        f"{ON}.audit_store",
+        f"{UNIT}/test_audit_store.py::test_rows_beyond_what_is_kept_in_memory_are_written_once",
+        ("Rows._flush", "self._waiting[table], []", "self._waiting[table], self._waiting[table]"),
+    ),
+    noticed(
+        "the newest record is that of all partitions",
+        f"{ON}.audit_store",
+        f"{UNIT}/test_audit_store.py::test_the_newest_record_is_that_of_all_partitions",
+        ("Store.latest", "newest_ms = max(", "newest_ms = min("),
+    ),
+    noticed(
+        "a download that fails is told by its exit code",
+        f"{ON}.connector",
+        f"{UNIT}/test_connector.py::test_a_way_that_fails_says_what_it_said",
+        ("_run", "    if result.returncode:", "    if False:"),
+    ),
     noticed(
         "a partition that had nothing new is known to the next run",
         f"{ON}.audit",
@@ -309,6 +357,38 @@ SPARK: tuple[Noticed, ...] = (
         f"{LAKE}.silver",
         "spark/test_lake.py::test_runs_that_die_give_the_tables_of_one_that_lives",
         ("_fold_batch", ", once=(table, batch)", ""),
+    ),
+    noticed(
+        "silver folds no record again that is in what it goes on from",
+        f"{LAKE}.silver",
+        f"{UNIT}/lake/test_silver.py::test_it_goes_on_from_what_it_knew",
+        ("_CoordinatorFold.take", "            self._from = offsets[0]\n", ""),
+    ),
+    noticed(
+        "a snapshot that ends where the log of silver begins covers what is gone",
+        f"{LAKE}.silver",
+        f"{UNIT}/lake/test_silver.py::test_a_log_without_its_beginning_is_entered_at_a_snapshot",
+        ("_CoordinatorFold._begin", "s.next_offset >= offset]", "s.next_offset > offset]"),
+    ),
+    noticed(
+        "a hole that silver has found is final",
+        f"{LAKE}.silver",
+        f"{UNIT}/lake/test_silver.py::test_what_no_snapshot_covers_is_told",
+        (
+            "_CoordinatorFold.close",
+            '_rows({"anomalies": self._findings}, opened=False)',
+            '_rows({"anomalies": self._findings}, opened=True)',
+        ),
+    ),
+    noticed(
+        "the senders' time is that of the record that has it",
+        f"{LAKE}.silver",
+        f"{UNIT}/lake/test_silver.py::test_senders_time_is_told_once",
+        (
+            "_CoordinatorFold.take",
+            "to_pylist()[keep:]\n            if True",
+            "to_pylist()\n            if True",
+        ),
     ),
     noticed(
         "silver goes on behind what was folded",

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs
+import pyarrow.parquet as pq
 import pytest
 
 from marshal_py.errors import ConfigurationError, LogHole
@@ -84,8 +85,6 @@ def claims(store: Store) -> list[int]:
 
 def claims_on_disk(store: Store) -> int:
     """Rows, as whoever reads the folder sees them."""
-    import pyarrow.parquet as pq
-
     files = Path(store.out, "claims").rglob("*.parquet")
     return sum(pq.ParquetFile(str(file)).metadata.num_rows for file in files)
 
@@ -227,6 +226,31 @@ def test_a_slow_end_of_a_run_undoes_nothing_of_the_next(store: Store) -> None:
     store._finish(fs, base, before)  # what was open after run 1 is gone, as run 2 has said
     assert claims_on_disk(store) == 20
     assert claims(store) == list(range(20))
+    last = Run(store, CLAIMS, store.recover())  # it goes on from what run 2 knew
+    last.commit(last.task())
+    assert claims(store) == list(range(CLAIMS))
+
+
+def test_rows_beyond_what_is_kept_in_memory_are_written_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module.Rows, "BUFFERED", 2)
+    attempt = store.prepare(1)
+    rows = store.rows(attempt, "x")
+    for n in range(5):
+        rows.add({"ends": [("t", n, 1, 2)]})
+    assert rows.counts == {"ends": 5}
+    (file,) = rows.close()
+    written = pq.read_table(Path(store.out, "_staging", attempt, file))
+    assert written.column("partition").to_pylist() == list(range(5))
+
+
+def test_the_newest_record_is_that_of_all_partitions(store: Store) -> None:
+    assert store.latest() is None
+    part = {"state": "s", "open_name": "o"}
+    parts = {str(p): {**part, "until_ms": at_ms} for p, at_ms in enumerate((2_000, 5_000, 3_000))}
+    store.commit(store.prepare(1), {"run": 1, "files": [], "parts": parts})
+    assert store.latest() == dt.datetime.fromtimestamp(5, dt.UTC)
 
 
 def test_a_committed_file_that_is_lost_is_said(store: Store) -> None:

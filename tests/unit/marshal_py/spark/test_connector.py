@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +131,14 @@ def test_the_error_tells_of_every_way_and_nothing_stays(registry: Registry, cach
     with pytest.raises(DownloadFailed, match=r"(?s)- the network.*- postgresql.*Give its jars"):
         connector_jars()
     assert [path.name for path in cache.iterdir()] == [f"{HOME}.lock"]
+
+
+def test_a_way_that_fails_says_what_it_said(tmp_path: Path) -> None:
+    script = "print('no route'); raise SystemExit(3)"
+    with pytest.raises(DownloadFailed, match=r"^no route$"):
+        connector._run([sys.executable, "-c", script], dict(os.environ), tmp_path)
+    with pytest.raises(DownloadFailed, match="nowhere"):
+        connector._run([str(tmp_path / "nowhere")], {}, tmp_path)
 
 
 def test_jars_for_s3_are_fetched_but_for_the_one_that_comes_along(registry: Registry) -> None:

@@ -23,6 +23,7 @@ from marshal_py.spark.positions import TopicIds
 from marshal_py.spark.source import (
     TICK,
     ClaimedReader,
+    MarshalSource,
     Offset,
     Range,
     SourceOptions,
@@ -381,6 +382,33 @@ def test_available_now_leaves_what_a_client_holds_that_is_heard_of(
         "t/0": {"offset": 10, "lag": 8},
         "t/1": {"offset": 10, "lag": 0},
     }
+
+
+def test_available_now_asks_again_for_what_it_lost_before_it_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World({"p0": (0, 10)})
+    world.reader.prepareForTriggerAvailableNow()
+    lost = Claim("t", 0, 5, -1)
+    lost.held, lost.reason = False, cast(Any, "taken over")
+    world.reader._wanted["t/0"] = cast(Any, lost)
+    monkeypatch.setattr(module, "_PATIENCE_S", -10.0)
+    assert world.plan()["t/0"] == entry(0, 10)
+
+
+def test_a_query_that_is_stopped_keeps_its_claims_while_tasks_may_be_at_work() -> None:
+    reader = ClaimedReader(SourceOptions.of(GIVEN))
+    reader.stop()  # before it began
+    closed: list[bool] = []
+    client = SimpleNamespace(close=lambda *, release: closed.append(release))
+    reader._marshal = cast(Any, client)
+    reader.stop()
+    assert closed == [False]
+
+
+def test_headers_are_a_column_for_who_asks_for_them() -> None:
+    assert MarshalSource(GIVEN).schema() == module.SCHEMA
+    assert MarshalSource({**GIVEN, "includeHeaders": "true"}).schema().endswith(module.HEADERS)
 
 
 def test_available_now_does_not_end_as_if_there_were_nothing(

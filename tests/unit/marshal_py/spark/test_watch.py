@@ -57,6 +57,7 @@ def test_a_job_without_executors_is_cancelled_and_the_error_says_why() -> None:
     said = rf"no executor for 0\.02 s.*set {TIMEOUT_SETTING}"
     with pytest.raises(ClusterLost, match=said), watched(session):
         session.wait_cancelled()
+    assert session.cancelled.is_set()
 
 
 @pytest.mark.parametrize(("jobs", "executors"), [([], 0), ([1], 1)])
