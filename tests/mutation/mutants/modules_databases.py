@@ -993,4 +993,16 @@ DATABASES: tuple[Noticed, ...] = (
             "_LASTING",
         ),
     ),
+    noticed(
+        "a topic that is missing is looked for again",
+        "harvest.sinks.kafka.refusals",
+        "unit/harvest/sinks/test_kafka_destination.py::test_a_topic_that_is_missing_is_looked_for_again",
+        ("TopicLook.look", "self._seen |= new - bad.keys()", "self._seen |= new"),
+    ),
+    noticed(
+        "topics are told from others by the right to write",
+        "harvest.sinks.kafka.refusals",
+        "unit/harvest/sinks/test_kafka_destination.py::test_the_topics_that_may_not_be_written_to_are_asked_for",
+        ("unwritable_topics", "AclOperation.WRITE not in", "AclOperation.WRITE in"),
+    ),
 )

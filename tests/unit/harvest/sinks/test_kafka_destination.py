@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation
 
 from harvest.core.dispatcher import Outcome
 from harvest.core.row import Row
 from harvest.sinks.kafka import destination as module
+from harvest.sinks.kafka import refusals
 from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
-from harvest.sinks.kafka.refusals import RowErrors
+from harvest.sinks.kafka.refusals import BadTopics, RowErrors, TopicLook
 
 ROW = Row(1, "t", b"k", b"v")
 TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
@@ -127,3 +131,54 @@ def test_a_row_of_a_topic_that_is_waited_for_is_not_to_blame(code: int) -> None:
         errors.add(1, "no such topic", code)
         errors.add(2, "may not", KafkaError.TOPIC_AUTHORIZATION_FAILED)
         assert errors.refused([ROW], {}) == ({2} if waits else {1, 2})
+
+
+def test_a_topic_that_is_missing_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that was seen is not."""
+    monkeypatch.setattr(refusals, "_APPEARS_WITHIN_S", 0.0)
+    there = {"a": None, "b": KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)}
+    asked: list[str] = []
+
+    def list_topics(topic: str, timeout: float) -> Any:
+        del timeout
+        asked.append(topic)
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=there[topic])})
+
+    producer: Any = SimpleNamespace(list_topics=list_topics)
+    look = TopicLook()
+    rows = [Row(1, "a", b"k", b"v"), Row(2, "b", b"k", b"v")]
+    for _ in range(2):
+        errors = RowErrors(wait_for_topics=False)
+        with pytest.raises(BadTopics):
+            look.look(producer, rows, errors)
+        assert errors.texts.keys() == {2}
+    there["b"] = None
+    for _ in range(2):
+        look.look(producer, rows, RowErrors(wait_for_topics=False))
+    assert set(asked) == {"a", "b"}
+    assert (asked.count("a"), asked[-1]) == (1, "b")
+    before = len(asked)
+    look.look(producer, rows, RowErrors(wait_for_topics=False))
+    assert len(asked) == before
+
+
+def test_the_topics_that_may_not_be_written_to_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rights = {"a": [AclOperation.WRITE], "b": [AclOperation.READ], "c": None, "d": KafkaException()}
+
+    def describe(topics: TopicCollection, **_: object) -> dict[str, Future[Any]]:
+        del topics
+        futures: dict[str, Future[Any]] = {name: Future() for name in rights}
+        for name, found in rights.items():
+            if isinstance(found, Exception):
+                futures[name].set_exception(found)
+            else:
+                futures[name].set_result(SimpleNamespace(authorized_operations=found))
+        return futures
+
+    admin = SimpleNamespace(describe_topics=describe)
+    monkeypatch.setattr(refusals, "make_client", lambda *_: admin)
+    assert refusals.unwritable_topics({}, set(rights)) == {"b", "c"}
+    monkeypatch.setattr(refusals, "make_client", lambda *_: 1 / 0)
+    assert refusals.unwritable_topics({}, {"a"}) == {"a"}, "who else"
