@@ -188,7 +188,37 @@ SPARK: tuple[Noticed, ...] = (
         f"{UNIT}/test_watch.py::test_a_job_without_executors_is_cancelled_and_the_error_says_why",
         ("_Watch._run", "self._context.cancelAllJobs()", "pass"),
     ),
+    noticed(
+        "a cluster that does not tell ids is no failure",
+        f"{ON}.positions",
+        f"{UNIT}/test_source.py::test_ids_are_asked_for_and_a_cluster_that_does_not_tell_is_no_failure",
+        ("TopicIds.ask", "contextlib.suppress(KafkaException)", "contextlib.nullcontext()"),
+    ),
+    noticed(
+        "ids of topics are asked for",
+        f"{ON}.positions",
+        f"{UNIT}/test_source.py::test_ids_are_asked_for_and_a_cluster_that_does_not_tell_is_no_failure",
+        ("TopicIds.ask", "if not self._admin.tells_ids:", "if True:"),
+    ),
     # The audit
+    noticed(
+        "rows of the audit that have ended are written",
+        f"{ON}.audit",
+        f"{UNIT}/test_audit.py::test_what_has_ended_is_written_and_senders_time_is_told_once",
+        ("_PartitionFold.feed", "        self._take()", "        pass"),
+    ),
+    noticed(
+        "the senders' time is told by the audit",
+        f"{ON}.audit",
+        f"{UNIT}/test_audit.py::test_what_has_ended_is_written_and_senders_time_is_told_once",
+        ("_PartitionFold.feed", "kind == TIMESTAMP_CREATE_TIME", "kind != TIMESTAMP_CREATE_TIME"),
+    ),
+    noticed(
+        "a snapshot that was taken back is not damaged",
+        f"{ON}.audit",
+        f"{UNIT}/test_audit.py::test_a_damaged_snapshot_is_told_once_and_a_tombstone_never",
+        ("_Driver._read_snapshots", "if message.value() is None:", "if False:"),
+    ),
     noticed(
         "a slow end of a run leaves what the next one goes on from",
         f"{ON}.audit_store",
@@ -545,6 +575,24 @@ SPARK: tuple[Noticed, ...] = (
         f"{LAKE}.deliveries",
         f"{DAYS}::test_a_day_whose_rows_or_records_are_gone_is_not_written_anew",
         ("check_days", ' | (had_records - known("bronze.published"))', ""),
+    ),
+    noticed(
+        "the name of a log is no pattern",
+        f"{LAKE}.bronze",
+        f"{UNIT}/lake/test_bronze.py::test_a_run_reads_its_own_log_and_stops_what_it_started",
+        ("ingest", 'f"{re.escape(topic)}(', 'f"{topic}('),
+    ),
+    noticed(
+        "streams of a run that fails are stopped",
+        f"{LAKE}.bronze",
+        f"{UNIT}/lake/test_bronze.py::test_a_run_reads_its_own_log_and_stops_what_it_started",
+        ("ingest", "            query.stop()", "            pass"),
+    ),
+    noticed(
+        "the table that several streams write is made before",
+        f"{LAKE}.bronze",
+        f"{UNIT}/lake/test_bronze.py::test_a_run_reads_its_own_log_and_stops_what_it_started",
+        ("ingest", 'if published and not lake.exists(spark, "bronze.published"):', "if False:"),
     ),
     noticed(
         "a header that names no outbox makes none",

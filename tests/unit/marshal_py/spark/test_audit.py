@@ -16,6 +16,7 @@ from marshal_py.protocol.snapshots import anchor_of
 from marshal_py.spark import audit as module
 from marshal_py.spark.audit import LAG_SAMPLES, _Driver, _Part
 from marshal_py.spark.audit_store import Store
+from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 Before = dict[str, Any]
 
@@ -154,12 +155,12 @@ def test_a_damaged_snapshot_is_told_once_and_a_tombstone_never(
     monkeypatch: pytest.MonkeyPatch, driver: _Driver, ends: Ends
 ) -> None:
     assert driver._read_snapshots(NEW, 1) == ({}, {})  # there is no such topic
-    ends.extents["log.snapshots"] = {0: (2, 9), 1: (4, 4)}
-    records = [(0, 3, b"junk"), (0, 5, None), (0, 8, b"junk")]
+    ends.extents["log.snapshots"] = {0: (2, 10), 1: (4, 4)}
+    records = [(0, 3, b"junk"), (0, 5, None), (0, 8, b"junk"), (0, 9, None)]
     asked = log_with(monkeypatch, *cast(Any, records))
     found, known = driver._read_snapshots(before(4, snapshot_ends={"0": 8}), 1)
-    assert (found, known) == ({}, {"0": 9})
-    assert asked == [("log.snapshots", {0: 2}, {0: 9})]
+    assert (found, known) == ({}, {"0": 10})
+    assert asked == [("log.snapshots", {0: 2}, {0: 10})]
     assert kinds(driver) == [(0, 8, "snapshot_damaged")]
 
 
@@ -276,3 +277,25 @@ def test_where_nothing_but_markers_came_the_next_run_looks_again(log: Log) -> No
     log.run(6, 1, 0)
     assert log.read == [(0, 4, 6)]
     assert log.claims() == [*((0, n) for n in range(6)), (1, 0)]
+
+
+def test_what_has_ended_is_written_and_senders_time_is_told_once(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script()
+    life(script)
+
+    def read(_c: object, _t: str, _p: int, start: int, end: int) -> Iterator[list[Any]]:
+        for low in range(start, end, 7):
+            yield [
+                SimpleNamespace(
+                    offset=lambda n=n: n, value=lambda v=v: v, timestamp=lambda at=at: (1, at)
+                )
+                for n, v, at in script.records[low : min(low + 7, end)]
+            ]
+
+    monkeypatch.setattr(module, "read_range", read)
+    done = log.run(len(script.records))
+    assert done.anomalies == {"create_time": 1}
+    ended = [row["how"] for row in log.store.table("claims", ["how"]).to_pylist()]
+    assert sorted(ended) == ["released", "resumed", "taken_over"]

@@ -13,11 +13,13 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from confluent_kafka import KafkaError, KafkaException
 from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from marshal_py.errors import ClaimTimeout, ConfigurationError, MessagesMissing, NotHeld
 from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.spark import positions
 from marshal_py.spark import source as module
 from marshal_py.spark.positions import TopicIds
 from marshal_py.spark.source import (
@@ -319,6 +321,32 @@ def test_a_position_beyond_the_end_is_told_also_if_no_id_is_known() -> None:
     world.ends.ends.clear()  # the topic has no such partition any more
     with pytest.raises(MessagesMissing, match="t/0, which has records 0 to 0"):
         world.plan(end)
+
+
+def test_ids_are_asked_for_and_a_cluster_that_does_not_tell_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Any] = [b"id", KafkaException(KafkaError(KafkaError._TIMED_OUT))]
+
+    def describe(_admin: object, topics: Iterable[str], _timeout_s: float) -> dict[str, Any]:
+        answer = told.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return {topic: SimpleNamespace(topic_id=answer) for topic in topics}
+
+    admin = SimpleNamespace(get=lambda: None, tells_ids=True)
+    monkeypatch.setattr(positions, "describe", describe)
+    monkeypatch.setattr(positions, "AdminOnDemand", lambda _: admin)
+    ids = TopicIds({})
+    ids.ask(["t"])
+    ids.ask(["t"])  # without an answer, what was known
+    for known, anew in ((b"id", False), (b"other", True)):
+        metadata = ClaimMetadata(topic_id=known).encode()
+        with pytest.raises(MessagesMissing) if anew else contextlib.nullcontext():
+            ids.check(("t", 0), 5, metadata, (0, 10))
+    admin.tells_ids = False
+    ids.ask(["t"])  # of a broker that has none to tell, nothing is asked
+    assert told == []
 
 
 def test_a_position_that_is_younger_than_the_look_at_the_end_is_none_beyond_it() -> None:

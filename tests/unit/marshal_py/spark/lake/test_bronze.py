@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -75,6 +76,64 @@ def test_records_that_are_gone_are_a_hole_and_another_failure_is_itself(why: str
         _finish("log", cast(Any, Query(error=f"{why}\nmore")), print)
     with pytest.raises(StreamingQueryException, match="no space left"):
         _finish("log", cast(Any, Query(error="no space left")), print)
+
+
+def test_a_run_reads_its_own_log_and_stops_what_it_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The name of a log is no pattern; the table that several streams write is made before."""
+    did: list[Any] = []
+
+    def stream(_lake: object, name: str, _frame: object) -> Any:
+        def start(path: str) -> Any:
+            did.append(("start", name, path))
+            return SimpleNamespace(stop=lambda: did.append(("stop", name)))
+
+        return SimpleNamespace(partitionBy=lambda _: SimpleNamespace(start=start))
+
+    def source(_spark: object, _config: object, how: str, what: str, **_: str) -> Any:
+        did.append((how, what))
+        return SimpleNamespace(selectExpr=lambda *_: None)
+
+    def finish(name: str, *_: object) -> int:
+        if name == "published/u":
+            raise LogHole(name)
+        return 1
+
+    lake = SimpleNamespace(
+        path=lambda table: table,
+        exists=lambda *_: False,
+        frame=lambda _, table: table,
+        append=lambda table, _: did.append(("make", table)),
+    )
+    offsets = SimpleNamespace(partitions=lambda topic: [0])
+    monkeypatch.setattr(module, "Offsets", lambda *_: contextlib.nullcontext(offsets))
+    for name, fake in (("_source", source), ("lake_stream", stream), ("_finish", finish)):
+        monkeypatch.setattr(module, name, fake)
+    monkeypatch.setattr(module, "_published", lambda frame: frame)
+
+    def run(*published: str) -> tuple[int, int]:
+        did.clear()
+        given = {"topic": "a.log", "published": published, "timeout_s": 1.0, "progress": print}
+        return module.ingest(cast(Any, None), cast(Any, lake), {}, **cast(Any, given))
+
+    assert run() == (1, 0)
+    assert did == [
+        ("subscribePattern", r"a\.log(\.snapshots)?"),
+        ("start", "coordination", "bronze.coordination"),
+        ("stop", "coordination"),
+    ]
+    with pytest.raises(LogHole):
+        run("t", "u")
+    assert did[1:] == [
+        ("subscribe", "t"),
+        ("subscribe", "u"),
+        ("make", "bronze.published"),
+        ("start", "coordination", "bronze.coordination"),
+        ("start", "published/t", "bronze.published"),
+        ("start", "published/u", "bronze.published"),
+        *(("stop", name) for name in ("coordination", "published/t", "published/u")),
+    ]
 
 
 class Table:
