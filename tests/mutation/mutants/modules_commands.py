@@ -2856,4 +2856,16 @@ COMMANDS: tuple[Noticed, ...] = (
         "unit/marshal_py/admin/test_migration.py::test_a_migration_that_was_lost_with_its_log_is_claimed_again",
         ("Bridge.step", "if claim.reason is not None:", "if claim.reason is None:"),
     ),
+    noticed(
+        "who may write has a trail of what was done",
+        f"{DASHBOARD}.app",
+        f"{OF_DASHBOARD}/test_app.py::test_who_may_write_has_a_trail_and_pages_that_offer_it",
+        ("create_app", "        trail.ensure()\n", ""),
+    ),
+    noticed(
+        "pages are told that they may write",
+        f"{DASHBOARD}.app",
+        f"{OF_DASHBOARD}/test_app.py::test_who_may_write_has_a_trail_and_pages_that_offer_it",
+        ("create_app", "        follower.write = True\n", ""),
+    ),
 )

@@ -42,6 +42,21 @@ def test_without_write_there_is_nothing_to_write_with(follower: LogFollower) -> 
     assert not LogFollower(follower.connection).write
 
 
+def test_who_may_write_has_a_trail_and_pages_that_offer_it(
+    follower: LogFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[AuditTrail] = []
+    monkeypatch.setattr(AuditTrail, "ensure", lambda trail: made.append(trail))
+    create_app(follower)
+    assert (made, follower.write) == ([], False)
+    create_app(follower, write=True)
+    assert (len(made), follower.write) == (1, True)
+    of_version_1 = LogFollower(follower.connection, wire=text_wire(60))
+    with pytest.raises(InvalidArgument, match="--write is for version 2"):
+        create_app(of_version_1, write=True)
+    assert (len(made), of_version_1.write) == (1, False)
+
+
 def test_a_body_is_small_json_or_refused(follower: LogFollower) -> None:
     """A form of another site can send none."""
     asking = pages(follower, write=True)
