@@ -297,7 +297,12 @@ class PortableDeadLetters(ABC):
 
     def _ours_of(self, table: TableName) -> dict[str, str]:
         found = self._columns_of(table)
-        return {name: its for name, its in found.items() if name.lower() not in _NOT_OURS}
+        # Drivers take a % for the beginning of a parameter: what is called so stays behind.
+        return {
+            name: its
+            for name, its in found.items()
+            if name.lower() not in _NOT_OURS and "%" not in name
+        }
 
     def _both(self) -> str:
         """The columns of the outbox that this table has, too, or will have."""

@@ -85,6 +85,18 @@ def test_a_row_moves_with_its_error_and_those_behind_it(world: World) -> None:
     assert [row.id for row in world.dead_letters.rows(ALL, 1)] == [one]
 
 
+def test_a_column_of_any_name_keeps_no_row_from_being_set_aside(world: World) -> None:
+    with world.tables.transaction() as connection:
+        quote = "`" if "mysql" in type(connection).__module__ else '"'
+        connection.cursor().execute(f"ALTER TABLE outbox ADD {quote}tax_%s{quote} INTEGER")
+    row = world.insert("k")
+    world.mark()
+    for _ in range(2):
+        assert world.dead_letters.add([BadRow(row, "bad")], TERM) == {row}
+        assert world.dead_letters.retry(ALL, mode="mark") == 1
+        assert world.mark() == [row]
+
+
 def test_a_row_of_another_leader_is_left_alone(world: World) -> None:
     row = world.insert("1")
     world.mark(OTHER)
