@@ -669,6 +669,16 @@ DATABASES: tuple[Noticed, ...] = (
         ("MysqlTable._set_up", ", innodb_lock_wait_timeout = 10", ""),
     ),
     noticed(
+        "what a server of MariaDB is set to changes nothing",
+        f"{MY}.table",
+        "integration/harvest/databases/test_mariadb.py::test_what_a_server_is_set_to_changes_nothing",
+        (
+            "MysqlTable._set_up",
+            'cursor.execute(f"SET SESSION {_WHATEVER_THE_SERVER_HAS}")',
+            "pass",
+        ),
+    ),
+    noticed(
         "MySQL tells how many ids are drawn now",
         f"{MY}.table",
         "unit/harvest/databases/test_mysql_table.py::test_mysql_tells_how_many_ids_are_drawn_now",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from harvest.core.dead_letters import BadRow
 from harvest.core.gaps import Gaps
 from harvest.core.interfaces.dead_letter_store import Selection
 from harvest.core.mark_checkpoint import Term
+from harvest.core.source import Registration
 from harvest.core.table_name import TableName
 from harvest.databases.mysql import dead_letters
 from harvest.databases.mysql.mark import MysqlMarkStore
@@ -333,6 +335,30 @@ def test_who_finds_the_database_read_only_connects_anew(mariadb_database: str) -
     assert [row.value for row in store.mark(TERM, 1, 10, 60_000)] == [b"v"]
     assert store._thread_id != before
     store.close()
+
+
+def test_what_a_server_is_set_to_changes_nothing(mariadb_database: str) -> None:
+    settings = {"sql_safe_updates": 1, "sql_select_limit": 1, "completion_type": 1}
+    first = Registration("cluster", "topic", "group", "mark")
+    with connect(mariadb_database, autocommit=True) as connection:
+        for name, value in settings.items():
+            execute(connection, f"SET GLOBAL {name} = {value}")
+        try:
+            with closing(MysqlMarkStore(mariadb_database, "outbox")) as store:
+                store.init()
+                store.register(first)
+                store.register_anew(replace(first, mode="range"))
+                registered = store.registration()
+                assert registered is not None
+                assert registered.mode == "range"
+                for topic in ("one", "two"):
+                    connection.begin()
+                    Stasher().stash(connection, OutboxRecord(topic, "k", "v"))
+                    connection.commit()
+                assert sorted(store.topics()) == ["one", "two"]
+        finally:
+            for name in settings:
+                execute(connection, f"SET GLOBAL {name} = DEFAULT")
 
 
 def test_without_the_privilege_to_see_transactions_range_mode_is_refused(
