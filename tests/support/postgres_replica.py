@@ -47,7 +47,8 @@ class Replica:
             f"{given} -p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
         )
         control = [str(binaries.folder / "pg_ctl"), "-D", str(data), "-w"]
-        self._run([*control, "-l", str(folder / "log"), "-o", options, "start"])
+        self._start = [*control, "-l", str(folder / "log"), "-o", options, "start"]
+        self._run(self._start)
         self._stop = [*control, "-m", "immediate", "stop"]
 
     def url(self, database: str) -> str:
@@ -77,6 +78,11 @@ class Replica:
         """It is a primary from now on."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             assert connection.execute("SELECT pg_promote(true, 60)").fetchall() == [(True,)]
+
+    def crash(self) -> None:
+        """It crashes, and comes up again."""
+        self._run(self._stop)
+        self._run(self._start)
 
     def close(self) -> None:
         self._run(self._stop)

@@ -23,7 +23,11 @@ SELECT (SELECT system_identifier FROM pg_control_system())::text,
        (SELECT oid FROM pg_database WHERE datname = current_database())::text,
        to_regclass(%s)::oid::text
 """
-_PROMOTED: Final = "SELECT (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint"
+# A crash is recovered from by replaying, too, but without noting the time of what was committed.
+_PROMOTED: Final = """
+SELECT (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint
+WHERE pg_last_xact_replay_timestamp() IS NOT NULL
+"""
 _LOG_END: Final = "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"
 # Durable also where the session's commits are not: a crash must not take a visit back.
 _DURABLE: Final = "SET LOCAL synchronous_commit = on"
@@ -35,10 +39,10 @@ class PostgresSources(PostgresTable, Registrations):
     def promoted_at(self) -> int | None:
         """See `SourceStore.promoted_at`: what was replayed last, before it was promoted.
 
-        A server that was restarted since does not know.
+        A server that was restarted since, or has crashed, does not know.
         """
-        ((replayed,),) = self._execute(sql.SQL(_PROMOTED)).fetchall()
-        return None if replayed is None else int(replayed)
+        found = self._execute(sql.SQL(_PROMOTED)).fetchall()
+        return int(found[0][0]) if found else None
 
     def log_end(self) -> int:
         """See `SourceStore.log_end`."""

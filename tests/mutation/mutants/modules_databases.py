@@ -863,9 +863,15 @@ DATABASES: tuple[Noticed, ...] = (
         "integration/harvest/databases/test_postgres_sources.py::test_it_is_what_the_server_says",
         (
             "PostgresSources.promoted_at",
-            "return None if replayed is None else int(replayed)",
-            "return int(replayed or 0)",
+            "return int(found[0][0]) if found else None",
+            "return int(found[0][0]) if found else 0",
         ),
+    ),
+    noticed(
+        "where a crash was recovered from is not where a replica was promoted",
+        f"{PG}.sources",
+        "integration/harvest/databases/test_postgres_sources.py::test_who_was_promoted_knows_up_to_where_it_has_all",
+        ("", "WHERE pg_last_xact_replay_timestamp() IS NOT NULL\n", ""),
     ),
     noticed(
         "a replica that was promoted says up to where it has all",

@@ -59,6 +59,10 @@ def test_who_was_promoted_knows_up_to_where_it_has_all(
             url = replica.url(postgres_database)
             with closing(PostgresMarkStore(url, "outbox")) as promoted:
                 now, promoted_at = promoted.source(), promoted.promoted_at()
+                promoted.visit("cc")
+            replica.crash()
+            with closing(PostgresMarkStore(url, "outbox")) as crashed:
+                assert crashed.promoted_at() is None, "what it replayed last, it had written itself"
         finally:
             replica.close()
     assert now.timeline == before.timeline + 1
