@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -76,6 +78,14 @@ def _command_lines(draw: st.DrawFn) -> list[str]:
     known = st.sampled_from([*options, "--help", "--no-such"])
     values = st.one_of(st.sampled_from(VALUES), st.text(max_size=8))
     return [*words, *draw(st.lists(st.one_of(known, values), max_size=5))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """As it was: a command line may start Spark, which handles Ctrl-C from then on."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @given(_command_lines())
