@@ -46,12 +46,12 @@ EXIT_CODES: Final[dict[Blame, int]] = {
 }
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """End the command with a message on standard error, in which nothing of a stranger's is raw.
+def fail(message: str, code: int, *, lines: bool = False) -> NoReturn:
+    """End the command with one line on standard error, in which nothing of a stranger's is raw.
 
-    It may have several lines: who puts names of strangers into it, sees to that these have not.
+    With `lines` it may have several.
     """
-    text = escape(printable(message, lines=True))
+    text = escape(printable(message, lines=lines))
     console(stderr=True).print(f"[bold red]error:[/] {text}")
     raise typer.Exit(code)
 
@@ -68,11 +68,10 @@ def errors_as_exit_codes() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except MarshalError as error:
-        fail(printable(str(error)), exit_code(error))
+        fail(str(error), exit_code(error))
     except KafkaException as error:
         problem = error.args[0]
-        text = problem.str() if isinstance(problem, KafkaError) else str(problem)
-        fail(f"Kafka: {printable(text)}", ENVIRONMENT)
+        fail(f"Kafka: {problem.str() if isinstance(problem, KafkaError) else problem}", ENVIRONMENT)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:

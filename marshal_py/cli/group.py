@@ -27,7 +27,6 @@ from marshal_py.cli.migrate import migrate
 from marshal_py.cli.options import JsonFlag, Observe
 from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
-from marshal_py.printable import printable
 from marshal_py.protocol.messages import MAX_LEVEL
 from marshal_py.protocol.slots import MAX_SLOTS, Slots
 
@@ -69,7 +68,7 @@ def _admin(connection: Connection, group: str) -> Iterator[GroupAdmin]:
         ) as admin:
             yield admin
     except GroupInUse as error:
-        fail(printable(str(error)), FINDING)
+        fail(str(error), FINDING)
     finally:
         signal.signal(signal.SIGTERM, before)
 

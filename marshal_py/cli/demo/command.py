@@ -100,7 +100,7 @@ def demo(
         try:
             is_well = run(options, as_json=as_json)
         except DemoFailed as error:  # it may end with lines of a log
-            fail(str(error), exit_code(error))
+            fail(str(error), exit_code(error), lines=True)
         if not is_well:
             raise typer.Exit(FINDING)
 

@@ -154,19 +154,25 @@ COMMANDS: tuple[Noticed, ...] = (
         "what strangers wrote into an error is no markup",
         f"{CLI}.exit_codes",
         f"{OF_CLI}/test_exit_codes.py::test_what_strangers_wrote_into_an_error_is_shown_as_it_is",
-        ("fail", "escape(printable(message, lines=True))", "printable(message, lines=True)"),
+        ("fail", "escape(printable(message, lines=lines))", "printable(message, lines=lines)"),
     ),
     noticed(
         "a stranger's line feed begins no line of an error",
         f"{CLI}.exit_codes",
         f"{OF_CLI}/test_exit_codes.py::test_what_strangers_wrote_into_an_error_is_shown_as_it_is",
-        ("errors_as_exit_codes", "fail(printable(str(error)),", "fail(str(error),"),
+        ("fail", "lines: bool = False", "lines: bool = True"),
     ),
     noticed(
         "a client's line feed begins no line of who uses a group",
         f"{CLI}.group",
         f"{OF_CLI}/test_group.py::test_what_somebody_still_uses_is_exit_code_1",
-        ("_admin", "fail(printable(str(error)),", "fail(str(error),"),
+        ("_admin", "fail(str(error), FINDING)", "fail(str(error), FINDING, lines=True)"),
+    ),
+    noticed(
+        "a stranger's line feed begins no line of an error of harvest",
+        "harvest.cli.app",
+        "unit/harvest/cli/test_exit_codes.py::test_an_error_is_a_line_and_an_exit_code",
+        ("_Commands.invoke", "EXIT_CODES[error.blame])", "EXIT_CODES[error.blame], lines=True)"),
     ),
     noticed(
         "the lines of a log that ends a demo are lines",
@@ -193,7 +199,7 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_CLI}/test_exit_codes.py::test_only_a_line_feed_of_our_own_begins_a_line",
         (
             "fail",
-            "escape(printable(message, lines=True))",
+            "escape(printable(message, lines=lines))",
             '"\\n".join(escape(printable(line)) for line in message.splitlines())',
         ),
     ),
@@ -316,7 +322,7 @@ COMMANDS: tuple[Noticed, ...] = (
         "a group in use is a finding",
         f"{CLI}.group",
         f"{OF_CLI}/test_group.py::test_what_somebody_still_uses_is_exit_code_1",
-        ("_admin", "fail(printable(str(error)), FINDING)", "raise"),
+        ("_admin", "fail(str(error), FINDING)", "raise"),
     ),
     noticed(
         "a range of partitions has its last one",

@@ -22,6 +22,7 @@ from marshal_py.errors import BrokerUnavailable, TopicMissing
     [
         (ConfigurationError("no such mode"), 2, "error: no such mode"),
         (StoreUnavailable("no database"), 3, "error: no database"),
+        (StoreUnavailable("no table 'x'\nall is well"), 3, "error: no table 'x'\\nall is well"),
         (BrokerUnavailable("no broker"), 3, "error: no broker"),
         (TopicMissing("no topic"), 3, "error: no topic"),
         (KafkaException(KafkaError(KafkaError._TRANSPORT, "gone")), 3, "error: Kafka: gone"),

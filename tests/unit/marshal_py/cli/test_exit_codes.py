@@ -60,7 +60,7 @@ def test_what_strangers_wrote_into_an_error_is_shown_as_it_is(
 def test_only_a_line_feed_of_our_own_begins_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     """There are more characters that terminals, or Python, take for the end of one."""
     with pytest.raises(typer.Exit):
-        fail("two\nlines\x85\u2028\v\f\r\x1c", 1)
+        fail("two\nlines\x85\u2028\v\f\r\x1c", 1, lines=True)
     assert capsys.readouterr().err == "error: two\nlines\\x85\\u2028\\x0b\\x0c\\r\\x1c\n"
 
 
