@@ -33,14 +33,13 @@ from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 from marshal_py.spark.session import spark_session
 from tests.spark.lake_world import DAY, Traffic, World
 from tests.support.s3 import BUCKET, s3_settings
-from tests.support.spark_commands import QUICK, environment_for_spark
+from tests.support.spark_commands import EXECUTOR, QUICK, environment_for_spark
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 PATIENCE_S = 600.0
 BEGIN = "reading"
 """How the first line begins that a run says when it works."""
 _EXECUTORS = ["--master", "local-cluster[2,1,1024]"]
-_EXECUTOR = b"CoarseGrainedExecutorBackend"
 _NOT_COMPARED = {"gold.runs", "silver.fold"}
 """Each run has its row; the fold's state has the order in which it learned of things."""
 _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
@@ -82,7 +81,7 @@ class Run:
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended
                 ours = os.getpgid(int(process.name)) == self._process.pid
-                if ours and _EXECUTOR in (process / "cmdline").read_bytes():
+                if ours and EXECUTOR in (process / "cmdline").read_bytes():
                     executors.append(int(process.name))
         if not executors:
             return False

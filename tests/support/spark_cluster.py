@@ -26,6 +26,7 @@ from marshal_py.embedded.ports import free_ports
 from marshal_py.embedded.postgres import EmbeddedPostgres
 from marshal_py.embedded.process import Guard, ServerProcess, tail
 from tests.support.hosts import Hosts
+from tests.support.spark_commands import EXECUTOR
 
 __all__ = [
     "SPARK_HOME",
@@ -47,7 +48,6 @@ WITH_DELTA: Final = (
 """Words of `spark-submit` beside Delta's jars."""
 _LOOK_S: Final = 0.02
 _PATIENCE_S: Final = 60.0
-_EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 
 
 class SparkCluster:
@@ -144,7 +144,7 @@ class SparkCluster:
 
 def executor_of(pid: int) -> int:
     """The executor whose Python worker this process is."""
-    while _EXECUTOR not in Path("/proc", str(pid), "cmdline").read_bytes():
+    while EXECUTOR not in Path("/proc", str(pid), "cmdline").read_bytes():
         pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
     return pid
 

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["QUICK", "environment_for_spark"]
+__all__ = ["EXECUTOR", "QUICK", "environment_for_spark"]
+
+EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
+"""In the command line of an executor that is a process of its own."""
 
 QUICK: Final = {
     # To compile a query takes longer than these few rows.

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["MysqlTable", "connect_arguments", "within"]
 
 _PARAMETERS: Final = {"unix_socket": str, "ssl_ca": str, "connect_timeout": int}
-_WHATEVER_THE_SERVER_HAS: Final = (
-    "sql_safe_updates = 0, completion_type = 'NO_CHAIN', sql_select_limit = 18446744073709551615"
+_SESSION: Final = (  # whatever the server is set to
+    "time_zone = '+00:00', innodb_lock_wait_timeout = 10, sql_safe_updates = 0, "
+    "completion_type = 'NO_CHAIN', sql_select_limit = 18446744073709551615"
 )
 _DEADLOCK: Final = 1213
 _NO_TABLE: Final = 1146
@@ -343,8 +344,7 @@ class MysqlTable:
     def _set_up(self, connection: pymysql.Connection[Any]) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {self._isolation}")
-            cursor.execute("SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = 10")
-            cursor.execute(f"SET SESSION {_WHATEVER_THE_SERVER_HAS}")
+            cursor.execute(f"SET SESSION {_SESSION}")
             cursor.execute("SELECT CONNECTION_ID(), VERSION()")
             ((self._thread_id, version),) = cursor.fetchall()
             if b"mariadb" not in version.lower():

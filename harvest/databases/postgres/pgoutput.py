@@ -223,11 +223,10 @@ class Decoder:
         its: tuple[bytes | None, ...] = ()
         if names_at >= 0:
             names, its = self._names(values[names_at]), _array(values[values_at])
-            if relation.hexadecimal_arrays:
-                if names_at in relation.hexadecimal_arrays:
-                    names = tuple(map(_from_hex, names))
-                if values_at in relation.hexadecimal_arrays:
-                    its = tuple(map(_from_hex, its))
+            if names_at in relation.hexadecimal_arrays:
+                names = tuple(map(_from_hex, names))
+            if values_at in relation.hexadecimal_arrays:
+                its = tuple(map(_from_hex, its))
         for name, place in relation.headers:
             found = values[place]
             if found is not None:

@@ -666,17 +666,13 @@ DATABASES: tuple[Noticed, ...] = (
         "a lock of MariaDB is waited for as long as elsewhere",
         f"{MY}.table",
         "unit/harvest/databases/test_mysql_table.py::test_a_lock_is_waited_for_as_long_as_elsewhere",
-        ("MysqlTable._set_up", ", innodb_lock_wait_timeout = 10", ""),
+        ("", " innodb_lock_wait_timeout = 10,", ""),
     ),
     noticed(
         "what a server of MariaDB is set to changes nothing",
         f"{MY}.table",
         "integration/harvest/databases/test_mariadb.py::test_what_a_server_is_set_to_changes_nothing",
-        (
-            "MysqlTable._set_up",
-            'cursor.execute(f"SET SESSION {_WHATEVER_THE_SERVER_HAS}")',
-            "pass",
-        ),
+        ("", "sql_safe_updates = 0, ", ""),
     ),
     noticed(
         "MySQL tells how many ids are drawn now",

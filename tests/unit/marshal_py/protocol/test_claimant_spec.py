@@ -107,11 +107,16 @@ class Client:
     def made_anew(self, partitions: int, at_ms: float) -> None:
         """Find the log empty, with so many partitions; `truncated` was said before."""
         self.cluster.records = [[] for _ in range(partitions)]
+        self.forget()
+        self.claimant.reshape()
+        self.catch_up(at_ms)
+
+    def forget(self) -> None:
+        """Have read nothing of the log; `truncated` was said before."""
+        partitions = len(self.cluster.records)
         self.world.states[:] = [PartitionState(p) for p in range(partitions)]
         self.observers[:] = [Observer() for _ in range(partitions)]
         self.read = [0] * partitions
-        self.claimant.reshape()
-        self.catch_up(at_ms)
 
     def _fold(self, p: int, events: list[ev.Event] | None) -> None:
         records = self.cluster.records[p]
@@ -1042,9 +1047,7 @@ def test_what_a_truncated_log_gives_and_nobody_wants_is_released() -> None:
     client.see(2)
     cluster.records[0].pop()
     client.claimant.truncated()
-    client.world.states[:] = [PartitionState(0)]
-    client.observers[:] = [Observer()]
-    client.read = [0]
+    client.forget()
     client.catch_up(10)
     assert [type(record) for record in client.land()] == [m.ReleasingPartition]
     assert not cluster.truth().cells["g", "t", 0].held
