@@ -663,6 +663,16 @@ DATABASES: tuple[Noticed, ...] = (
         ("MysqlDeadLetters", '_for_update: ClassVar[str] = " FOR UPDATE"', "pass"),
     ),
     noticed(
+        "a file that is no database is let go of",
+        "harvest.databases.sqlite.table",
+        "integration/harvest/databases/test_sqlite.py::test_a_file_that_is_no_database_is_not_kept_open",
+        (
+            "SqliteTable._connected",
+            "                connection.close()\n",
+            "                pass\n",
+        ),
+    ),
+    noticed(
         "a lock of MariaDB is waited for as long as elsewhere",
         f"{MY}.table",
         "unit/harvest/databases/test_mysql_table.py::test_a_lock_is_waited_for_as_long_as_elsewhere",

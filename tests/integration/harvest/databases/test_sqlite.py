@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -139,6 +140,16 @@ def test_a_file_that_is_not_there_is_not_made(url: str) -> None:
 def test_what_is_no_file_is_refused(bad: str) -> None:
     with pytest.raises(ConfigurationError, match="must be a file"):
         SqliteMarkStore(bad, "outbox")
+
+
+def test_a_file_that_is_no_database_is_not_kept_open(tmp_path: Path) -> None:
+    path = tmp_path / "outbox"
+    path.write_bytes(b"no database " * 1_000)
+    with pytest.raises(StoreUnavailable, match="file is not a database") as error:
+        SqliteMarkStore(f"sqlite:///{path}", "outbox").connect()
+    opened = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+    assert str(path) not in opened
+    del error  # which has kept all that was on the stack
 
 
 def test_ids_that_would_come_again_are_refused(url: str) -> None:
