@@ -1116,6 +1116,9 @@ class Claimant:
 
     def _wait_on(self, holding: Holding) -> None:
         """Go on wanting what was ours for so short a time that nobody was told."""
+        if self.duplicate_instance_id is not None:
+            self._end(holding, ClaimEvent.LOST, self._duplicate_text())
+            return
         del self._ours[holding.coordinator][holding.key]
         holding.on(ClaimEvent.LOST_UNTOLD)
         holding.lease_until_ns = 0
@@ -1180,7 +1183,7 @@ class Claimant:
             return
         if type(event) is ev.Claimed and event.client_id == self.client_id:
             self._meet_twin(holding, event.instance_id)
-        if not holding.acquired and self.duplicate_instance_id is None:
+        if not holding.acquired:
             self._wait_on(holding)
             return
         deed = {ev.Claimed: "taken over", ev.Released: "released", ev.PositionSet: "repositioned"}

@@ -2049,9 +2049,9 @@ _FOUND = [
     ),
     _claimant(
         "found: a fenced instance that had not been told claims on",
-        "_lose",
-        "if not holding.acquired and self.duplicate_instance_id is None:",
-        "if not holding.acquired:",
+        "_wait_on",
+        "if self.duplicate_instance_id is not None:",
+        "if False:",
     ),
     _claimant(
         "found: timers look ahead of what was heard",

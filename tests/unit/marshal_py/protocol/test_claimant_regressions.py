@@ -149,6 +149,27 @@ def test_instance_that_loses_to_its_twin_what_it_had_not_been_told_of_is_fenced_
     assert holding.state is ClaimState.ENDED
 
 
+def test_fenced_instance_claims_nothing_after_a_pause_either() -> None:
+    # seed 1718164: what it had not been told of, and its twin had not taken, waited for the end
+    # of the pause, and was claimed
+    bench = Bench()
+    old = bench.client("a", "old")
+    told, untold = old.get("t", 0), old.want("t", 1)
+    old.send()
+    bench.wait(3 * INTERVAL_MS)
+    twin = bench.client("a", "new")
+    twin.get("t", 0)
+    pause(bench)
+    old.read()
+    assert old.claimant.duplicate_instance_id == "a.new"
+    assert [told.state, untold.state] == [ClaimState.ENDED] * 2
+    resume(bench)
+    old.pass_time(4 * INTERVAL_MS)
+    assert old.claimant.holdings() == []
+    cell = old.world.states[0].cells["g", "t", 1]
+    assert not cell.held
+
+
 def test_every_holding_that_was_asked_for_ends_with_exactly_one_notice() -> None:
     bench = Bench()
     a = bench.client("a")
