@@ -109,7 +109,7 @@ def create_topics(
 
     `choices` are those of `plan_topics`. A topic that exists is left as it is and returned with
     `existed`. Returns once every partition has a leader. Raises `ConfigurationError`,
-    `AuthenticationFailed`, `BrokerUnavailable`.
+    `AuthenticationFailed`, `AccessDenied`, `BrokerUnavailable`.
     """
     errors = ConnectionErrors()
     admin = connect(AdminClient, kafka_config(config), errors)
@@ -126,7 +126,7 @@ def create_topics(
             else _create(admin, config, plan, deadline)
             for plan in plans
         ]
-        return [_await_leaders(admin, plan, deadline) for plan in done]
+        return [_await_leaders(admin, config, plan, deadline) for plan in done]
     except KafkaException as error:
         problem = error.args[0]
         if problem.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
@@ -193,11 +193,15 @@ def _create(
         time.sleep(0.1)  # a cluster tells nobody when it is complete
 
 
-def _await_leaders(admin: AdminClient, plan: TopicPlan, deadline: float) -> TopicPlan:
+def _await_leaders(
+    admin: AdminClient, config: Mapping[str, Any] | str, plan: TopicPlan, deadline: float
+) -> TopicPlan:
     """Wait until the metadata show every partition with a leader."""
     while True:
         found = admin.list_topics(plan.name, timeout=10).topics[plan.name]
         parts = found.partitions
+        if found.error is not None and found.error.code() in REFUSED:
+            raise denied(kafka_config(config), plan.name, "Describe")
         if (
             found.error is None
             and len(parts) >= max(1, plan.partitions)

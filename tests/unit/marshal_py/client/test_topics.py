@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from marshal_py import BrokerUnavailable, ConfigurationError
+from marshal_py import AccessDenied, BrokerUnavailable, ConfigurationError
 from marshal_py.client import topics as admin
-from marshal_py.client.topics import create_topics
+from marshal_py.client.topics import TopicPlan, create_topics, plan_topics
 
 
 class StubAdmin:
@@ -92,6 +92,81 @@ def test_every_partition_is_waited_for_until_it_has_a_leader(
     monkeypatch.setattr(stub, "list_topics", list_topics)
     assert create_topics("x:1", topic="t")[0].partitions == 8
     assert looks == 3
+
+
+def test_who_may_create_a_topic_and_not_see_it_is_told_which_right_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stub = with_answers(monkeypatch, None, None)
+    complete = stub.list_topics
+
+    def list_topics(name: str | None = None, **more: Any) -> Any:
+        found = complete(name, **more)
+        if name is not None:
+            found.topics[name].partitions = {}
+            found.topics[name].error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        return found
+
+    monkeypatch.setattr(stub, "list_topics", list_topics)
+    with pytest.raises(AccessDenied, match="lacks Describe on topic 't'"):
+        create_topics("x:1", topic="t", timeout_s=0.1)
+
+
+@pytest.mark.parametrize("partitions", [0, -1])
+def test_a_topic_has_a_partition(partitions: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"partitions = {partitions} must be 1 or more"):
+        plan_topics(3, partitions=partitions)
+
+
+@pytest.mark.parametrize(("replicas", "brokers"), [(0, 3), (4, 3)])
+def test_there_are_not_more_replicas_than_brokers(replicas: int, brokers: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{replicas} must be 1 to {brokers}, the number"):
+        plan_topics(brokers, replication_factor=replicas)
+
+
+def test_the_settings_of_both_topics() -> None:
+    safe = {"min.insync.replicas": "1", "unclean.leader.election.enable": "false"}
+    assert plan_topics(3, topic="t", snapshot_topic="s", partitions=2, replication_factor=1) == [
+        TopicPlan(
+            "t",
+            2,
+            1,
+            {
+                **safe,
+                "cleanup.policy": "delete",
+                "retention.ms": "-1",
+                "retention.bytes": "-1",
+                "message.timestamp.type": "LogAppendTime",
+            },
+        ),
+        TopicPlan(
+            "s",
+            2,
+            1,
+            {
+                **safe,
+                "cleanup.policy": "compact",
+                "segment.ms": "3600000",
+                "max.message.bytes": "33554432",
+            },
+        ),
+    ]
+
+
+def test_a_topic_that_is_listed_without_partitions_says_nothing_of_how_many_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stub = with_answers(monkeypatch, None)
+    listed = stub.list_topics
+
+    def list_topics(name: str | None = None, **more: Any) -> Any:
+        found = listed(name or "t", **more)
+        if name is None:
+            found.topics["t"].partitions = {}
+        return found
+
+    monkeypatch.setattr(stub, "list_topics", list_topics)
+    assert [plan.partitions for plan in create_topics("x:1", topic="t")] == [8, 8]
 
 
 def test_snapshots_have_as_many_partitions_as_the_topic_that_was_there(
