@@ -7,6 +7,7 @@ the record is the first it meets believes to have read the whole log.** Use it w
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -75,7 +76,8 @@ def set_positions(
 
     Pauses the group, claims each partition when its holder has released it (or has been silent for
     two intervals), releases it with the new offset, and ends the pause. Raises `ClaimTimeout` after
-    `timeout_s`: then somebody does not heed the pause, and nothing was set.
+    `timeout_s`: then somebody does not heed the pause, and nothing was set. `BrokerUnavailable`
+    says how many were set where one of the releases was not seen.
 
     In version 1 an offset of 0 means that there is no position, and whoever comes next begins at
     what was committed to Kafka. So for 0 what was committed there is set to 0 as well, which asks
@@ -98,13 +100,22 @@ def set_positions(
             claimant = driver_of(marshal).claimant
             assert isinstance(claimant, TextClaimant)  # noqa: S101
             claimant.heeds_pauses = False
-            for claim in marshal.claim_many(offsets, timeout_s=timeout_s):
+            try:
+                claims = marshal.claim_many(offsets, timeout_s=timeout_s)
+            except ClaimTimeout as error:
+                raise ClaimTimeout(f"{error}; no position was changed") from None
+            for done, claim in enumerate(claims):
                 with driver_of(marshal).lock:
                     core_of(claim).holding.next_offset = offsets[claim.topic, claim.partition]
-                claim.release(timeout_s=TIMEOUT_S)
+                with contextlib.suppress(ClaimTimeout):
+                    claim.release(timeout_s=TIMEOUT_S)
+                if claim.reason != "released":  # it was lost, or nothing is known
+                    raise BrokerUnavailable(
+                        f"{done} of {len(claims)} positions were set; that of {claim.topic}/"
+                        f"{claim.partition} was not seen to be "
+                        f"({claim.reason or 'no answer'}): run it again"
+                    )
             _forget_committed(kafka_config(config), group_id, offsets)
-    except ClaimTimeout as error:
-        raise ClaimTimeout(f"{error}; no position was changed") from None
     finally:
         resume_group(config, group_id, topic=topic, client_id=client_id)
 

@@ -35,6 +35,8 @@ class Kafka:
         """(topic, partition) → the offset with which the claim was released."""
         self.error: Exception | None = None
         """Raised instead of claims."""
+        self.ends: dict[int, str | None] = {}
+        """Partition → why its claim ends when it is released, None: nothing is seen of it."""
         self.committed: dict[tuple[str, int], int] = {}
         self.commit_error: KafkaException | None = None
         self.is_text = False
@@ -85,11 +87,17 @@ class Kafka:
     def _claim(self, topic: str, partition: int) -> Any:
         holding = SimpleNamespace(next_offset=77)
 
+        claim = SimpleNamespace(topic=topic, partition=partition, holding=holding, reason=None)
+
         def release(timeout_s: float) -> None:
             self.claimed[topic, partition] = holding.next_offset
             self.steps.append("release")
+            claim.reason = self.ends.get(partition, "released")
+            if claim.reason is None:
+                raise ClaimTimeout(f"not seen within {timeout_s} s")
 
-        return SimpleNamespace(topic=topic, partition=partition, holding=holding, release=release)
+        claim.release = release
+        return claim
 
     def _commit(self, _admin: Any, group: str, offsets: Any, _timeout_s: float) -> None:
         assert group == "g"
@@ -163,6 +171,18 @@ def test_a_group_goes_on_when_its_positions_could_not_be_set(kafka: Kafka) -> No
     with pytest.raises(KeyboardInterrupt):
         move({("t", 0): 5})
     assert kafka.steps[2:] == ["pause", "resume"]
+
+
+@pytest.mark.parametrize(
+    ("why", "told"), [(None, "no answer"), ("taken over by go", "taken over by go")]
+)
+def test_how_many_positions_were_set_is_told_where_one_was_not_seen_to_be(
+    kafka: Kafka, why: str | None, told: str
+) -> None:
+    kafka.ends = {1: why}
+    with pytest.raises(BrokerUnavailable, match=f"1 of 3 positions were set; .* t/1 .*{told}"):
+        move({("t", 0): 5, ("t", 1): 0, ("t", 2): 7})
+    assert kafka.steps == ["pause", "release", "release", "resume"]
 
 
 def test_to_begin_at_the_first_message_what_was_committed_to_kafka_is_set_as_well(
