@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py import AccessDenied, BrokerUnavailable, ConfigurationError
 from marshal_py.client import topics as admin
-from marshal_py.client.topics import TopicPlan, create_topics, plan_topics
+from marshal_py.client.topics import TopicPlan, create_topics, ensure_topics, plan_topics
 
 
 class StubAdmin:
@@ -19,6 +19,7 @@ class StubAdmin:
     def __init__(self, answers: list[int | None]) -> None:
         self.answers = answers
         self.asked: list[str] = []
+        self.waits_s: list[float] = []
 
     def list_topics(self, name: str | None = None, **_: Any) -> Any:
         part = type("P", (), {"leader": 1, "replicas": [1]})()
@@ -26,8 +27,11 @@ class StubAdmin:
         topics = {} if name is None else {name: topic}
         return type("M", (), {"brokers": {1: None}, "topics": topics})()
 
-    def create_topics(self, topics: list[Any], **_: Any) -> dict[str, Future[None]]:
+    def create_topics(
+        self, topics: list[Any], *, operation_timeout: float, request_timeout: float
+    ) -> dict[str, Future[None]]:
         name = topics[0].topic
+        self.waits_s += [operation_timeout, request_timeout]
         self.asked.append(name)
         future: Future[None] = Future()
         code = self.answers.pop(0)
@@ -110,6 +114,36 @@ def test_who_may_create_a_topic_and_not_see_it_is_told_which_right_is_missing(
     monkeypatch.setattr(stub, "list_topics", list_topics)
     with pytest.raises(AccessDenied, match="lacks Describe on topic 't'"):
         create_topics("x:1", topic="t", timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED]
+)
+def test_who_may_not_create_topics_is_told_which_rights_are_missing(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    with_answers(monkeypatch, code)
+    with pytest.raises(AccessDenied, match="lacks Create and Describe on topic 't'"):
+        create_topics("x:1", topic="t")
+
+
+@pytest.mark.parametrize(("snapshots", "made"), [("s", ["t", "s"]), (None, ["t"])])
+def test_the_topics_that_are_missing_are_created(
+    monkeypatch: pytest.MonkeyPatch, snapshots: str | None, made: list[str]
+) -> None:
+    stub = with_answers(monkeypatch, None, None)
+    ensure_topics("x:1", topic="t", snapshot_topic=snapshots)
+    assert stub.asked == made
+
+
+@pytest.mark.parametrize(("timeout_s", "least", "most"), [(30.0, 2.0, 30.0), (0.0, 1.0, 1.0)])
+def test_a_creation_has_the_time_that_is_left_and_a_second_at_least(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float, least: float, most: float
+) -> None:
+    stub = with_answers(monkeypatch, None, None)
+    create_topics("x:1", topic="t", timeout_s=timeout_s)
+    assert len(stub.waits_s) == 4
+    assert all(least <= wait_s <= most for wait_s in stub.waits_s)
 
 
 @pytest.mark.parametrize("partitions", [0, -1])
