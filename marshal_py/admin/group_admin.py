@@ -38,12 +38,11 @@ from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.client.suggestions import did_you_mean
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import (
-    AccessDenied,
     BrokerUnavailable,
     ClaimTimeout,
     GroupInUse,
     InvalidArgument,
-    MarshalError,
+    TopicMissing,
 )
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import (
@@ -370,14 +369,12 @@ class GroupAdmin:
 
         All means those in Kafka, or those with cells if it has no such topic. Raises
         `InvalidArgument` for a partition that the topic does not have, `TopicMissing`,
-        `AccessDenied`.
+        `AccessDenied`, `BrokerUnavailable`.
         """
         cells = [key[1] for key in self.cells() if key[0] == topic]
         try:
             count = partitions_of(self._admin, self._kafka, topic, KAFKA_S)
-        except AccessDenied:
-            raise  # it may have more partitions than there are cells
-        except MarshalError:
+        except TopicMissing:
             if not cells:
                 raise
             count = max(cells) + 1

@@ -142,7 +142,10 @@ def _write_pause(
     config: Mapping[str, Any] | str, group_id: str, until_s: int, topic: str, client_id: str
 ) -> None:
     kafka = kafka_config(config)
-    found = admin_client(kafka).list_topics(timeout=TIMEOUT_S).topics.get(topic)
+    try:
+        found = admin_client(kafka).list_topics(timeout=TIMEOUT_S).topics.get(topic)
+    except KafkaException as error:
+        raise BrokerUnavailable(f"no answer from the brokers: {error.args[0].str()}") from None
     if found is None or not found.partitions:
         raise TopicMissing(f"coordination topic {topic!r} does not exist")
     record = TextRecord(

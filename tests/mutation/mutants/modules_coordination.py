@@ -150,7 +150,39 @@ COORDINATION: tuple[Noticed, ...] = (
         "a group of version 1 goes on when positions could not be set",
         f"{ADMIN}.version1",
         f"{OF_ADMIN}/test_version1.py::test_a_group_goes_on_when_its_positions_could_not_be_set",
-        ("set_positions", "    finally:\n        resume", "    else:\n        resume"),
+        ("set_positions", "    finally:\n", "    except OverflowError:\n        pass\n    else:\n"),
+    ),
+    noticed(
+        "in version 1 a position is set when its release was seen",
+        f"{ADMIN}.version1",
+        f"{OF_ADMIN}/test_version1.py::test_how_many_positions_were_set_is_told_where_one_was_not_seen_to_be",
+        ("set_positions", 'if claim.reason != "released":', "if False:"),
+    ),
+    noticed(
+        "how many partitions a topic has is not guessed from the cells",
+        f"{ADMIN}.group_admin",
+        f"{OF_ADMIN}/test_group_admin.py::test_how_many_partitions_there_are_is_not_guessed_where_brokers_do_not_tell",
+        ("GroupAdmin.keys_of", "except TopicMissing:", "except Exception:"),
+    ),
+    noticed(
+        "a topic of which brokers tell an error is not missing",
+        f"{ADMIN}.positions",
+        f"{OF_ADMIN}/test_positions.py::test_a_topic_that_is_hidden_is_not_missing",
+        (
+            "partitions_of",
+            "if found.error is not None and found.error.code() not in",
+            "if False and found.error.code() not in",
+        ),
+    ),
+    noticed(
+        "who may not see the topic that he made is told so",
+        "marshal_py.client.topics",
+        "unit/marshal_py/client/test_topics.py::test_who_may_create_a_topic_and_not_see_it_is_told_which_right_is_missing",
+        (
+            "_await_leaders",
+            "if found.error is not None and found.error.code() in REFUSED:",
+            "if False:",
+        ),
     ),
     noticed(
         "in version 1 a position of 0 is committed to Kafka, too",

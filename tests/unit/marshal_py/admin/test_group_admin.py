@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
+from marshal_py.admin import group_admin as module
 from marshal_py.admin.group_admin import GroupAdmin
 from marshal_py.admin.operator import Make
 from marshal_py.admin.positions import Key
-from marshal_py.errors import GroupInUse, InvalidArgument
+from marshal_py.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    GroupInUse,
+    InvalidArgument,
+    TopicMissing,
+)
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup, SetLevel
 from marshal_py.protocol.rationalizer import Pause
@@ -149,3 +156,49 @@ def test_a_slot_without_a_position_is_named() -> None:
     with pytest.raises(InvalidArgument, match="slot 1 of t/0 has no position yet"):
         Shared((10, -1), None)._plan_slots("t", 3)
     assert Shared(None, (-1, -1))._plan_slots("t", 3).positions == {}
+
+
+class WithCells(GroupAdmin):
+    """A group with cells of partitions 0 and 2 of topic t."""
+
+    def __init__(self) -> None:
+        self._admin, self._kafka = _no_admin, {}
+
+    def cells(self) -> dict[Key, Any]:
+        return {("t", 0): None, ("t", 2): None, ("u", 7): None}
+
+
+_no_admin: Any = None
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, of_brokers: int | Exception) -> None:
+    def partitions_of(*_: object) -> int:
+        if isinstance(of_brokers, Exception):
+            raise of_brokers
+        return of_brokers
+
+    monkeypatch.setattr(module, "partitions_of", partitions_of)
+
+
+def test_all_partitions_are_those_in_kafka_or_of_the_cells_if_it_has_no_such_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer(monkeypatch, 5)
+    assert WithCells().keys_of("t") == [("t", p) for p in range(5)]
+    assert WithCells().keys_of("t", [4, 1, 4]) == [("t", 1), ("t", 4)]
+    answer(monkeypatch, TopicMissing("t"))
+    assert WithCells().keys_of("t") == [("t", p) for p in range(3)]
+    with pytest.raises(InvalidArgument, match="t: there is no partition 3; it has 3"):
+        WithCells().keys_of("t", [3])
+    with pytest.raises(TopicMissing):
+        WithCells().keys_of("nowhere")
+
+
+@pytest.mark.parametrize("why", [BrokerUnavailable("x"), AccessDenied("x")])
+def test_how_many_partitions_there_are_is_not_guessed_where_brokers_do_not_tell(
+    monkeypatch: pytest.MonkeyPatch, why: Exception
+) -> None:
+    """It may have more of them than there are cells."""
+    answer(monkeypatch, why)
+    with pytest.raises(type(why)):
+        WithCells().keys_of("t")

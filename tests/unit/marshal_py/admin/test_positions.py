@@ -210,12 +210,16 @@ def test_a_coordinator_that_does_not_answer_is_not_waited_for_for_long() -> None
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
+        (None, TopicMissing),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
+        (KafkaError.TOPIC_EXCEPTION, TopicMissing),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessDenied),
+        (KafkaError.LEADER_NOT_AVAILABLE, BrokerUnavailable),
     ],
 )
-def test_a_topic_that_is_hidden_is_not_missing(code: int, kind: type[Exception]) -> None:
-    found = SimpleNamespace(error=KafkaError(code), partitions={})
+def test_a_topic_that_is_hidden_is_not_missing(code: int | None, kind: type[Exception]) -> None:
+    error = None if code is None else KafkaError(code)
+    found = SimpleNamespace(error=error, partitions={})
     admin: Any = SimpleNamespace(list_topics=lambda *_, **__: SimpleNamespace(topics={"t": found}))
     with pytest.raises(kind):
         partitions_of(admin, {}, "t", 1.0)

@@ -29,6 +29,7 @@ class Kafka:
         self.written: list[tuple[int, TextRecord]] = []
         self.flushed = 0
         self.unsent = 0
+        self.silent = False
         self.steps: list[str] = []
         """What was done, in order."""
         self.claimed: dict[tuple[str, int], int] = {}
@@ -55,6 +56,8 @@ class Kafka:
 
     def list_topics(self, timeout: float) -> Any:
         assert timeout > 0
+        if self.silent:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "all brokers down"))
         log = SimpleNamespace(partitions=self.partitions)
         return SimpleNamespace(topics={"log": log} if self.partitions else {})
 
@@ -142,6 +145,12 @@ def test_a_pause_that_is_on_its_way_still_when_the_time_is_up_is_none(kafka: Kaf
     """As where a partition has no leader: librdkafka tells of its failure later still."""
     kafka.unsent = 1
     with pytest.raises(BrokerUnavailable, match="the pause was not written to 1 of 3 partitions"):
+        pause_group("x:1", "g", for_s=10, topic="log")
+
+
+def test_brokers_that_do_not_answer_are_told_of(kafka: Kafka) -> None:
+    kafka.silent = True
+    with pytest.raises(BrokerUnavailable, match="no answer from the brokers: all brokers down"):
         pause_group("x:1", "g", for_s=10, topic="log")
 
 
