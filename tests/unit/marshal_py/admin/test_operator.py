@@ -45,6 +45,8 @@ class Log(LogByHand):
         """So many of the next polls."""
         self._refusing = refusing
         self._failures: list[tuple[int, str]] = []
+        self._told: list[tuple[int, str]] = []
+        self.flushed_s: list[float] = []
 
     def open(self, _timeout_s: float, *, until_ms: int | None = None) -> None:
         self.opened += 1
@@ -71,13 +73,17 @@ class Log(LogByHand):
             self.write(decode(value))
 
     def take_failures(self) -> list[tuple[int, str]]:
-        taken, self._failures = self._failures, []
+        taken, self._told = self._told, []
         return taken
 
     def serve(self) -> None:
-        pass
+        """As librdkafka, which tells of failures when it is asked to."""
+        self._told += self._failures
+        self._failures.clear()
 
-    def flush(self, _timeout_s: float) -> int:
+    def flush(self, timeout_s: float) -> int:
+        assert not self.is_closed
+        self.flushed_s.append(timeout_s)
         return 0
 
 
@@ -199,6 +205,23 @@ def test_a_topic_that_has_grown_ends_the_call(operator: Started) -> None:
     log.partition_count_error = PartitionCountChanged("2, and was 1")
     with pytest.raises(PartitionCountChanged):
         written.turn()
+
+
+def test_who_has_started_knows_what_was_written_before(operator: Started) -> None:
+    log = Log()
+    log.write(ReleaseGroup(2, "b", "b1", "g", 1, 10**13))
+    written = operator(log)
+    written.start()
+    assert written.world.paused("g")
+
+
+def test_closing_lets_go_out_what_is_on_its_way_and_disconnects(operator: Started) -> None:
+    log = Log()
+    written = operator(log)
+    written.start()
+    written.close()
+    assert log.flushed_s == [5.0]
+    assert log.is_closed
 
 
 def test_who_cannot_start_leaves_no_connection_behind(operator: Started) -> None:
