@@ -22,7 +22,7 @@ class StubAdmin:
         self.waits_s: list[float] = []
 
     def list_topics(self, name: str | None = None, **_: Any) -> Any:
-        part = type("P", (), {"leader": 1, "replicas": [1]})()
+        part = type("P", (), {"leader": 0, "replicas": [0]})()  # a broker may be number 0
         topic = type("T", (), {"error": None, "partitions": dict.fromkeys(range(8), part)})()
         topics = {} if name is None else {name: topic}
         return type("M", (), {"brokers": {1: None}, "topics": topics})()
