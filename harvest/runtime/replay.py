@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from harvest.config.model import ReaperConfig
 from harvest.core.extra_columns import placement
@@ -84,24 +84,33 @@ def replay(
 
     What `progress` was last told is in Kafka, whatever happens then. Another replay of the outbox
     that is under way is fenced. Rows that are set aside are left out. Raises `ConfigurationError`
-    for a range that is not published yet, `HarvestError` when servers or files fail.
+    for a range that is not published yet, `HarvestError` when servers or files fail: it says how
+    far it came, and of which ids it is not known whether they were published.
     """
     if config.mode != "range":
         raise ConfigurationError(
             f"mode is {config.mode}, must be range: the other modes keep no rows to publish again"
         )
     _check_published(config, wanted)
-    done = Replayed()
     dead_letters = _dead_letters(config, wanted)  # below what is published, there will be no more
-    rows = (
-        row
-        for row in _rows(config, wanted)
-        if row.topic == wanted.topic and row.id not in dead_letters
-    )
-    if dry_run:
+    with contextlib.closing(_rows(config, wanted)) as found:
+        rows = (row for row in found if row.topic == wanted.topic and row.id not in dead_letters)
+        if not dry_run:
+            return _publish_all(config, wanted, rows, progress)
+        done = Replayed()
         for row in rows:
             done.add(row)
         return done
+
+
+def _publish_all(
+    config: ReaperConfig,
+    wanted: Replay,
+    rows: Iterator[Row],
+    progress: Callable[[Replayed], None],
+) -> Replayed:
+    done = Replayed()
+    batch: list[Row] = []
     try:
         producer = _producer(config, wanted.into)
         while batch := list(itertools.islice(rows, _BATCH)):
@@ -109,9 +118,15 @@ def replay(
             for row in batch:
                 done.add(row)
             progress(done)
-    except KafkaException as error:
+    except _Failed as error:
         where = "nothing was published" if done.last_id is None else f"up to id {done.last_id}"
-        raise SinkUnavailable(f"the replay broke off, {where}: {error.args[0].str()}") from error
+        if error.in_doubt:
+            low, high = batch[0].id, batch[-1].id
+            where += (
+                f" (whether ids {low} to {high} were, all of them or none, is not known: look in "
+                f"{wanted.into!r} for header {HEADER} = {high})"
+            )
+        raise SinkUnavailable(f"the replay broke off, {where}: {error.reason}") from None
     return done
 
 
@@ -134,7 +149,7 @@ def _dead_letters(config: ReaperConfig, wanted: Replay) -> frozenset[int]:
         return dead_letters.ids(wanted.low, wanted.high)
 
 
-def _rows(config: ReaperConfig, wanted: Replay) -> Iterator[Row]:
+def _rows(config: ReaperConfig, wanted: Replay) -> Generator[Row]:
     """By id. A partition may be in the archive and not dropped yet: then each row comes once."""
     archive = make_archive(config)
     sources = [_retained(config, wanted)]
@@ -175,20 +190,35 @@ def _archived(archive: ParquetArchive, wanted: Replay) -> Iterator[Row]:
         )
 
 
+class _Failed(Exception):
+    """A transaction that is not known to be committed; `in_doubt`: nor not to be."""
+
+    def __init__(self, error: Exception, *, in_doubt: bool = False) -> None:
+        self.reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        self.in_doubt = in_doubt
+
+
 def _producer(config: ReaperConfig, topic: str) -> Producer:
     name = f"harvest.{config.sink_name}.replay"
     producer = make_client(Producer, producer_settings(config.producer_config, name))
-    found = producer.list_topics(topic, _TIMEOUT_S).topics.get(topic)
-    if found is None or found.error is not None:
-        raise ConfigurationError(f"there is no topic {topic!r}: create it first")
-    producer.init_transactions(_TIMEOUT_S)
+    try:
+        found = producer.list_topics(topic, _TIMEOUT_S).topics.get(topic)
+        error = None if found is None else found.error
+        if found is None or (error and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART):
+            raise ConfigurationError(f"there is no topic {topic!r}: create it first")
+        if error is not None:
+            raise KafkaException(error)
+        producer.init_transactions(_TIMEOUT_S)
+    except PRODUCER_FAILED as failed:
+        raise _Failed(failed) from None
     return producer
 
 
 def _publish(producer: Producer, rows: list[Row], topic: str) -> None:
-    """In one transaction: all or none."""
-    producer.begin_transaction()
+    """In one transaction: all or none. Raises `_Failed`."""
+    is_committing = False
     try:
+        producer.begin_transaction()
         for row in rows:
             headers, placed = _headers(row)
             headers.append((HEADER, b"%d" % row.id))
@@ -199,11 +229,16 @@ def _publish(producer: Producer, rows: list[Row], topic: str) -> None:
                     break
                 except BufferError:  # the producer's queue is full
                     producer.poll(0.1)
+        is_committing = True
         producer.commit_transaction(_TIMEOUT_S)
-    except BaseException:
+    except BaseException as error:
+        in_doubt = is_committing
         with contextlib.suppress(*PRODUCER_FAILED):
             producer.purge()
             producer.abort_transaction(_TIMEOUT_S)
+            in_doubt = False
+        if isinstance(error, PRODUCER_FAILED):
+            raise _Failed(error, in_doubt=in_doubt) from None
         raise
 
 

@@ -1525,6 +1525,28 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("_rows", "        if row.id != last_id:\n", "        if row.id != 0:\n"),
     ),
     noticed(
+        "whether a commit went through is not known to a replay that cannot break it off",
+        f"{RUN}.replay",
+        "unit/harvest/runtime/test_replay.py::test_what_broke_off_says_how_far_it_came",
+        ("_publish", "in_doubt = is_committing", "in_doubt = False"),
+    ),
+    noticed(
+        "a replay that could be broken off has published nothing of it",
+        f"{RUN}.replay",
+        "unit/harvest/runtime/test_replay.py::test_what_broke_off_says_how_far_it_came",
+        ("_publish", "            in_doubt = False\n", "            pass\n"),
+    ),
+    noticed(
+        "a replay that breaks off lets go of the table",
+        f"{RUN}.replay",
+        "unit/harvest/runtime/test_replay.py::test_what_broke_off_says_how_far_it_came",
+        (
+            "replay",
+            "contextlib.closing(_rows(config, wanted))",
+            "contextlib.nullcontext(_rows(config, wanted))",
+        ),
+    ),
+    noticed(
         "what is in a gap is not published again",
         f"{RUN}.replay",
         "unit/harvest/runtime/test_replay.py::test_what_the_slowest_shard_may_still_publish_is_not_published_again",

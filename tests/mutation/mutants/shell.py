@@ -139,7 +139,7 @@ SHELL: tuple[Mutant, ...] = (
         "sinks",
         "all rows wanted are published again",
         "harvest.runtime.replay",
-        "replay",
+        "_publish_all",
         "while batch := list(itertools.islice(rows, _BATCH)):",
         "while batch := [row for row, _ in zip(rows, range(_BATCH))]:",
     ),

@@ -53,7 +53,7 @@ def test_every_row_is_in_one_transaction(monkeypatch: pytest.MonkeyPatch, count:
     monkeypatch.setattr(module, "_BATCH", 3)
     monkeypatch.setattr(module, "_check_published", lambda *_: None)
     monkeypatch.setattr(module, "_dead_letters", lambda *_: frozenset({4}))
-    monkeypatch.setattr(module, "_rows", lambda *_: iter(rows))
+    monkeypatch.setattr(module, "_rows", lambda *_: (row for row in rows))
     monkeypatch.setattr(module, "_producer", lambda *_: producer)
     told: list[int | None] = []
 
@@ -177,13 +177,39 @@ def test_the_mode_that_has_nothing_to_publish_again_is_named(mode: Any) -> None:
         replay(config, Replay(0, 1, "t", "t"))
 
 
+_STATE = KafkaException(KafkaError(KafkaError._STATE))
+
+
 @pytest.mark.parametrize(
-    "worse", [None, KafkaException(KafkaError(KafkaError._STATE)), SystemError]
+    ("at", "worse", "how_far"),
+    [
+        ("commit", None, "up to id 5: no answer"),
+        ("produce", None, "up to id 5: no answer"),
+        ("produce", _STATE, "up to id 5: no answer"),
+        ("begin", SystemError, "up to id 5: no answer"),
+        ("init", None, "nothing was published: no answer"),
+        *[
+            (
+                "commit",
+                worse,
+                r"up to id 5 \(whether ids 6 to 8 were, all of them or none, is not known: look in "
+                r"'into' for header harvest.replay = 8\): no answer",
+            )
+            for worse in (_STATE, SystemError)
+        ],
+    ],
+)
+@pytest.mark.parametrize(
+    "why",
+    [KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer")), SystemError("no answer")],
 )
 def test_what_broke_off_says_how_far_it_came(
-    world: World, monkeypatch: pytest.MonkeyPatch, worse: Any
+    world: World, monkeypatch: pytest.MonkeyPatch, at: str, worse: Any, how_far: str, why: Any
 ) -> None:
-    """It can be taken up from there. Nor does a producer that failed for good hide the reason."""
+    """It can be taken up from there, and what is not known is said. Nor does a producer that failed
+    for good hide the reason."""
+    world.table += [row(8), row(9)]
+    world.positions = [Position(1, 0, 2, 10)] * 2
     seen: list[str] = []
 
     class Failing(Producer):
@@ -191,13 +217,25 @@ def test_what_broke_off_says_how_far_it_came(
             del timeout_s
             return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
 
+        def _at(self, step: str) -> None:
+            if step == at and (step == "init" or self.transactions):
+                raise why
+
         def init_transactions(self, timeout_s: float) -> None:
             del timeout_s
+            self._at("init")
+
+        def begin_transaction(self) -> None:
+            self._at("begin")
+            super().begin_transaction()
+
+        def produce(self, topic: str, value: bytes, key: bytes, **more: Any) -> None:
+            self._at("produce")
+            super().produce(topic, value, key, **more)
 
         def commit_transaction(self, timeout_s: float) -> None:
+            self._at("commit")
             super().commit_transaction(timeout_s)
-            if len(self.transactions) == 2:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))
 
         def purge(self) -> None:
             seen.append("purge")
@@ -210,10 +248,27 @@ def test_what_broke_off_says_how_far_it_came(
 
     monkeypatch.setattr(module, "_BATCH", 2)
     monkeypatch.setattr(module, "make_client", lambda *_: Failing())
-    with pytest.raises(SinkUnavailable, match="broke off, up to id 5: no answer"):
+    with pytest.raises(SinkUnavailable, match=f"^the replay broke off, {how_far}$"):
         replay(SHARDED, Replay(0, 9, "t", "into"))
-    assert seen == ["purge", "abort"]
-    assert world.closed == ["letters", "table"]
+    assert seen == ([] if at == "init" else ["purge", "abort"])
+    assert world.closed == (["letters"] if at == "init" else ["letters", "table"])
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, ConfigurationError, "there is no topic 'into': create"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, SinkUnavailable, "nothing was published: .*author"),
+    ],
+)
+def test_a_topic_that_may_not_be_seen_is_not_missing(
+    world: World, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception], text: str
+) -> None:
+    topic = SimpleNamespace(error=KafkaError(code))
+    producer = SimpleNamespace(list_topics=lambda *_: SimpleNamespace(topics={"into": topic}))
+    monkeypatch.setattr(module, "make_client", lambda *_: producer)
+    with pytest.raises(kind, match=text):
+        replay(SHARDED, Replay(0, 3, "t", "into"))
 
 
 def test_a_row_keeps_its_time_and_not_its_partition() -> None:
