@@ -10,6 +10,7 @@ back.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import secrets
@@ -63,17 +64,20 @@ class ParquetArchive:
             return wanted
         path = self.path(partition)
         try:
-            if not path.exists():
+            is_new = not path.exists()
+            if is_new:
                 self._write(path, store.rows(partition, _BATCH), wanted)
             found = self._extent(path)
+            # As many rows of the same ids has the file of a table that was made anew since, too.
+            if found == wanted and (is_new or _has_rows(path, store.rows(partition, _BATCH))):
+                return found
         except (OSError, self._arrow_error) as error:
             raise ArchiveError(f"{path} could not be written: {_said(error)}") from error
-        if found != wanted:
-            raise ArchiveError(
-                f"{path} has {found}, and the partition {wanted}: is it of another outbox? Move it "
-                "away, or give this outbox a folder of its own"
-            )
-        return found
+        other = f"{found}, and the partition {wanted}" if found != wanted else "other rows"
+        raise ArchiveError(
+            f"{path} has {other}: is it of another outbox, or of one before this? Move it away, or "
+            "give this outbox a folder of its own"
+        )
 
     def files(self) -> list[ArchiveFile]:
         """What there is, in the order of the ids."""
@@ -142,11 +146,33 @@ class ParquetArchive:
         return Extent(rows, min(lows, default=None), max(highs, default=None))
 
 
-def _write_parquet(path: Path, batches: Iterable[Sequence[tuple[Any, ...]]]) -> None:
-    import pyarrow as pa
+def _has_rows(path: Path, batches: Iterable[Sequence[tuple[Any, ...]]]) -> bool:
+    """Whether a file has these rows, and no others."""
     import pyarrow.parquet as pq
 
-    schema = pa.schema(
+    schema = _schema()
+    with pq.ParquetFile(path) as parquet:
+        kept = (row for batch in parquet.iter_batches(_BATCH) for row in batch.to_pylist())
+        rows = (row for batch in batches for row in _record_batch(batch, schema).to_pylist())
+        return all(row == other for row, other in itertools.zip_longest(kept, rows))
+
+
+def _write_parquet(path: Path, batches: Iterable[Sequence[tuple[Any, ...]]]) -> None:
+    import pyarrow.parquet as pq
+
+    schema = _schema()
+    with path.open("xb") as file:
+        with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
+            for rows in batches:
+                writer.write_batch(_record_batch(rows, schema))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema(
         [
             pa.field("id", pa.int64(), nullable=False),
             pa.field("create_time", pa.timestamp("us", tz="UTC")),
@@ -157,17 +183,14 @@ def _write_parquet(path: Path, batches: Iterable[Sequence[tuple[Any, ...]]]) -> 
             pa.field("kafka_header_values", pa.list_(pa.binary())),
         ]
     )
-    with path.open("xb") as file:
-        with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
-            for rows in batches:
-                columns = zip(*rows, strict=True)
-                arrays = [
-                    pa.array(column, field.type)
-                    for column, field in zip(columns, schema, strict=True)
-                ]
-                writer.write_batch(pa.record_batch(arrays, schema=schema))
-        file.flush()
-        os.fsync(file.fileno())
+
+
+def _record_batch(rows: Sequence[tuple[Any, ...]], schema: Any) -> Any:
+    import pyarrow as pa
+
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
 
 
 def _sync(folder: Path) -> None:

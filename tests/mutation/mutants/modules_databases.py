@@ -898,6 +898,18 @@ DATABASES: tuple[Noticed, ...] = (
         ("_publish", 'placed.pop("partition", None)', 'placed.pop("", None)'),
     ),
     noticed(
+        "the file of a table that was made anew since is not taken for this one's",
+        "harvest.maintenance.archive",
+        "unit/harvest/maintenance/test_archive.py::test_the_file_of_a_table_that_was_made_anew_since_is_not_taken_for_this_ones",
+        ("ParquetArchive.keep", "is_new or _has_rows(path, store.rows(partition, _BATCH))", "True"),
+    ),
+    noticed(
+        "a file of the same ids may have other rows",
+        "harvest.maintenance.archive",
+        "unit/harvest/maintenance/test_archive.py::test_the_file_of_a_table_that_was_made_anew_since_is_not_taken_for_this_ones",
+        ("_has_rows", "row == other for", "row['id'] == other['id'] for"),
+    ),
+    noticed(
         "an archived file is on the disk before it has its name",
         "harvest.maintenance.archive",
         "unit/harvest/maintenance/test_archive.py::test_a_file_has_its_name_when_it_is_on_the_disk_and_then_the_name_is",

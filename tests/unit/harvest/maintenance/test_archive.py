@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harvest.errors import ArchiveError
 from harvest.maintenance.archive import ParquetArchive
 from harvest.maintenance.partitions import Extent, Partition
 
@@ -21,6 +22,9 @@ WHEN = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
 class Store:
     """A partition with the rows 1 to 3."""
 
+    def __init__(self, value: bytes = b"v", headers: tuple[bytes, ...] | None = None) -> None:
+        self._rest = (value, headers, headers)
+
     def extent(self, partition: Partition) -> Extent:
         del partition
         return Extent(3, 1, 3)
@@ -28,7 +32,7 @@ class Store:
     def rows(self, partition: Partition, limit: int) -> Iterator[Sequence[tuple[Any, ...]]]:
         del partition, limit
         for n in (1, 2, 3):
-            yield [(n, WHEN, "t", b"k", b"v", None, None)]
+            yield [(n, WHEN, "t", b"k", *self._rest)]
 
 
 def test_a_file_has_its_name_when_it_is_on_the_disk_and_then_the_name_is(
@@ -72,3 +76,25 @@ def test_what_a_manager_left_behind_goes_and_what_one_writes_now_stays(tmp_path:
         os.utime(left, (0, 0))
     archive.keep(PARTITION, Store())  # type: ignore[arg-type]
     assert [path.exists() for path in (*drafts, others)] == [False, True, True]
+
+
+def test_a_file_that_is_there_already_is_kept_if_it_has_these_very_rows(tmp_path: Path) -> None:
+    """As where a manager was killed between the file and the drop."""
+    archive = ParquetArchive(tmp_path, "outbox")
+    for _ in range(2):
+        store: Any = Store(headers=(b"h", b""))
+        assert archive.keep(PARTITION, store) == Extent(3, 1, 3)
+
+
+@pytest.mark.parametrize("other", [Store(b"w"), Store(headers=(b"h",)), Store(headers=())])
+def test_the_file_of_a_table_that_was_made_anew_since_is_not_taken_for_this_ones(
+    tmp_path: Path, other: Any
+) -> None:
+    """It has as many rows of the same ids: what is not in it would be dropped."""
+    archive = ParquetArchive(tmp_path, "outbox")
+    first: Any = Store()
+    archive.keep(PARTITION, first)
+    before = archive.path(PARTITION).read_bytes()
+    with pytest.raises(ArchiveError, match=r"0-99\.parquet has other rows: is it of another outb"):
+        archive.keep(PARTITION, other)
+    assert archive.path(PARTITION).read_bytes() == before
