@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -102,29 +102,32 @@ def claimed_batch(
             "delivery = 'at-most-once' with spark.speculation = true: a copy of a task would read "
             "records a second time; set spark.speculation=false, or delivery = 'at-least-once'"
         )
-    with Offsets(given, timeout_s) as offsets:
-        parts = [(t, p) for t in topics for p in offsets.partitions(t)]
-        marshal = Marshal(
-            librdkafka_settings(given),
-            group_id=group_id,
-            client_id=client_id,
-            interval_ms=interval_ms,
-            topic=coordination_topic,
-            create_topics=True,
-            close_on_sigterm=False,
-        )
-        with marshal:
+    with ExitStack() as until_the_end:
+        with Offsets(given, timeout_s) as offsets:
+            parts = [(t, p) for t in topics for p in offsets.partitions(t)]
+            marshal = until_the_end.enter_context(
+                Marshal(
+                    librdkafka_settings(given),
+                    group_id=group_id,
+                    client_id=client_id,
+                    interval_ms=interval_ms,
+                    topic=coordination_topic,
+                    create_topics=True,
+                    close_on_sigterm=False,
+                )
+            )
             claims = _claim(marshal, parts, max_partitions, timeout_s)
             ids = TopicIds(librdkafka_settings(given))
             ids.ask(topics)
+            ids.close()
             extents = {topic: offsets.extent(topic) for topic in topics}
-            share = None if max_records is None else max(1, max_records // max(1, len(claims)))
-            held = list(_ranges(claims, ids, extents, starting, share, delivery == "at-most-once"))
-            ranges = tuple(r for r, _ in held)
-            with cluster_watched(spark):
-                yield ClaimedBatch(_frame(spark, given, ranges), ranges)
-            if delivery == "at-least-once":
-                _commit(held, timeout_s)
+        share = None if max_records is None else max(1, max_records // max(1, len(claims)))
+        held = list(_ranges(claims, ids, extents, starting, share, delivery == "at-most-once"))
+        ranges = tuple(r for r, _ in held)
+        with cluster_watched(spark):
+            yield ClaimedBatch(_frame(spark, given, ranges), ranges)
+        if delivery == "at-least-once":
+            _commit(held, timeout_s)
 
 
 def claimable(marshal: Marshal, topic: str, partition: int) -> bool:

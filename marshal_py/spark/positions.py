@@ -41,6 +41,10 @@ class TopicIds:
             found = describe(admin, topics, _ANSWER_S)
             self._ids |= {topic: about.topic_id for topic, about in found.items()}
 
+    def close(self) -> None:
+        """Ask no more; what was told stays known."""
+        self._admin.close()
+
     def check(
         self,
         where: tuple[str, int],

@@ -250,7 +250,7 @@ class UncommittedReader(DataSourceReader):
 
 
 def _extent(offsets: Offsets, topic: str, partition: int) -> tuple[int, int]:
-    return offsets.extent(topic)[partition]
+    return offsets.extent(topic).get(partition, (0, 0))
 
 
 class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

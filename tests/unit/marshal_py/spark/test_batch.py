@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -92,9 +93,17 @@ class World:
         offsets = SimpleNamespace(partitions=lambda _: [*ENDS], extent=lambda _: ENDS)
         self.ids = Ids()
         monkeypatch.setattr(module, "TopicIds", lambda _: self.ids)
-        monkeypatch.setattr(module, "Offsets", lambda *_: contextlib.nullcontext(offsets))
+        monkeypatch.setattr(module, "Offsets", self.asking)
+        self.is_asking = False
+        self._offsets = offsets
         monkeypatch.setattr(module, "Marshal", lambda *_, **__: self)
         monkeypatch.setattr(module, "cluster_watched", lambda _: contextlib.nullcontext())
+
+    @contextlib.contextmanager
+    def asking(self, *_: object) -> Iterator[Any]:
+        self.is_asking = True
+        yield self._offsets
+        self.is_asking = False
 
     def __enter__(self) -> World:
         return self
@@ -134,6 +143,9 @@ def test_a_batch_is_what_is_new_and_its_ends_are_stored_behind_the_block(world: 
     world.claims[2].position = 4  # nothing new
     with world.run() as batch:
         assert world.calls() == [[], [], []]
+        # Clients that are not needed any more would keep their threads for as long as the job.
+        assert not world.is_asking
+        assert not world.ids.is_open
         assert [(r.partition, r.epoch, r.begin, r.end) for r in batch.ranges] == [
             (0, 7, 2, 10),
             (1, 7, 5, 6),

@@ -113,10 +113,15 @@ class Ids(TopicIds):
 
     def __init__(self, *told: bytes) -> None:
         self._told, self._ids = list(told), {}
+        self.is_open = False
 
     def ask(self, _topics: Iterable[str]) -> None:
+        self.is_open = True
         if self._told:
             self._ids = {"t": self._told.pop(0)}
+
+    def close(self) -> None:
+        self.is_open = False
 
 
 class Ends:
@@ -541,6 +546,15 @@ def test_a_look_is_from_the_position_on_as_far_as_records_are_there(
     with pytest.raises(MessagesMissing, match="the position of the group is 11"):
         look.partitions()
     client.cells["t", 1].position = 3
+    # Between two looks the topic was made anew, with fewer partitions.
+    client.cells["t", 3] = SimpleNamespace(position=11, metadata=b"")
+    extents = [Ends(**ends).extent("t"), {0: (0, 10)}]
+    looks = contextlib.nullcontext(SimpleNamespace(extent=lambda _: extents.pop(0)))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "Offsets", lambda *_: looks)
+        with pytest.raises(MessagesMissing, match="t/3, which has records 0 to 0"):
+            look.partitions()
+    del client.cells["t", 3]
     limited = UncommittedReader(SourceOptions.of({**GIVEN, "maxOffsetsPerTrigger": "8"}))
     found = [(r.partition, r.begin, r.end) for r in limited.partitions()]
     assert found == [(0, 4, 6), (1, 6, 8), (3, 2, 4)]
