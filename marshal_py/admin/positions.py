@@ -24,6 +24,7 @@ from confluent_kafka import (
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
+from marshal_py.admin.topic_offsets import NO_SUCH_TOPIC
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import BrokerUnavailable, GroupInUse, InvalidArgument, TopicMissing
@@ -166,15 +167,11 @@ def partitions_of(admin: AdminClient, config: KafkaConfig, topic: str, timeout_s
         raise _unavailable(error) from None
     if found.error is not None and found.error.code() in REFUSED:
         raise denied(config, topic, "Describe")
-    if found.error is not None and found.error.code() not in _NO_TOPIC:
+    if found.error is not None and found.error.code() not in NO_SUCH_TOPIC:
         raise BrokerUnavailable(f"topic {topic!r}: {found.error.str()}")
     if not found.partitions:
         raise TopicMissing(f"topic {topic!r} does not exist")
     return len(found.partitions)
-
-
-_NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION)
-"""The second: no topic can have that name."""
 
 
 def extents(admin: AdminClient, keys: Iterable[Key], timeout_s: float) -> dict[Key, Extent]:

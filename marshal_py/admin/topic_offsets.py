@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _Spec
@@ -11,7 +13,15 @@ from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import BrokerUnavailable, TopicMissing
 
-__all__ = ["extent", "offset_ranges", "partitions_of"]
+__all__ = ["NO_SUCH_TOPIC", "extent", "offset_ranges", "partitions_of"]
+
+NO_SUCH_TOPIC: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.TOPIC_EXCEPTION,  # no topic can have this name; a virtual one may
+    }
+)
 
 
 def partitions_of(
@@ -24,7 +34,9 @@ def partitions_of(
     """
     found = admin.list_topics(topic, timeout=timeout_s).topics[topic]
     if found.error is not None:
-        if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        if found.error.code() == KafkaError.TOPIC_EXCEPTION:
+            raise TopicMissing(f"topic {topic!r} does not exist: Kafka allows no such name")
+        if found.error.code() in NO_SUCH_TOPIC:
             raise TopicMissing(f"topic {topic!r} does not exist: run `marshal topic create`")
         if found.error.code() in REFUSED:
             raise denied(config, topic, right)

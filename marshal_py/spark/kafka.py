@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from marshal_py.admin.topic_offsets import NO_SUCH_TOPIC
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import FINAL, RECONNECT, connect, rdkafka_logger
 from marshal_py.errors import BrokerUnavailable, ConfigurationError, LogHole, TopicMissing
@@ -179,10 +180,11 @@ class Offsets:
 
     def __init__(self, config: Mapping[str, Any], timeout_s: float = 30.0) -> None:
         self._timeout_s = timeout_s
+        self._config = librdkafka_settings(config)
         try:
             self._consumer = Consumer(
                 {
-                    **librdkafka_settings(config),
+                    **self._config,
                     "group.id": "marshal-audit",  # librdkafka wants one; nothing is committed
                     "enable.auto.commit": False,
                     "allow.auto.create.topics": False,
@@ -199,19 +201,21 @@ class Offsets:
         self._consumer.close()
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the partitions of a topic. Raises `TopicMissing`."""
+        """Return the partitions of a topic. Raises `TopicMissing`, `AccessDenied`."""
         try:
             found = self._consumer.list_topics(topic, timeout=self._timeout_s).topics[topic]
         except KafkaException as error:
             raise BrokerUnavailable(f"no answer from the brokers: {error}") from None
         if found.error is not None:
-            if found.error.code() in _NO_TOPIC:
+            if found.error.code() in REFUSED:
+                raise denied(self._config, topic, "Read")
+            if found.error.code() in NO_SUCH_TOPIC:
                 raise TopicMissing(f"topic {topic!r} does not exist")
             raise BrokerUnavailable(f"topic {topic!r}: {found.error.str()}")
         return sorted(found.partitions)
 
     def extent(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Return (first offset, next offset) of every partition. Raises `TopicMissing`."""
+        """Return (first offset, next offset) of every partition. Raises as `partitions`."""
         wanted = self.partitions(topic)
         first, following = (self._ask(topic, wanted, which) for which in (_EARLIEST, _LATEST))
         return {p: (first[p], following[p]) for p in wanted}
@@ -237,8 +241,3 @@ class Offsets:
 
 
 _LATEST, _EARLIEST = -1, -2  # the ListOffsets protocol's special timestamps
-_NO_TOPIC: Final = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError.TOPIC_EXCEPTION,  # a virtual topic may have a name that no topic can have
-}

@@ -66,6 +66,7 @@ def test_at_a_moment_all_that_is_not_later_was_there() -> None:
     ("code", "kind"),
     [
         (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
+        (KafkaError.TOPIC_EXCEPTION, TopicMissing),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessDenied),
         (KafkaError.LEADER_NOT_AVAILABLE, BrokerUnavailable),
     ],
