@@ -1630,7 +1630,7 @@ COMMANDS: tuple[Noticed, ...] = (
         "only a topic that is not there is missing",
         f"{SPARK}.kafka",
         f"{OF_SPARK}/test_kafka.py::test_only_a_topic_that_is_not_there_is_missing",
-        ("Offsets.partitions", "if found.error.code() in _NO_TOPIC:", "if found.error.code():"),
+        ("Offsets.partitions", "if found.error.code() in NO_SUCH_TOPIC:", "if found.error.code():"),
     ),
     noticed(
         "a partition that does not answer has no end",

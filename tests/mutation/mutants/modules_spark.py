@@ -156,9 +156,21 @@ SPARK: tuple[Noticed, ...] = (
         f"{UNIT}/test_batch.py::test_a_block_that_fails_stores_nothing",
         (
             "claimed_batch",
-            "            with cluster_watched(spark):\n",
-            "            _commit(held, timeout_s)\n            with cluster_watched(spark):\n",
+            "        with cluster_watched(spark):\n",
+            "        _commit(held, timeout_s)\n        with cluster_watched(spark):\n",
         ),
+    ),
+    noticed(
+        "a batch that is at work keeps no client that only asked",
+        f"{ON}.batch",
+        f"{UNIT}/test_batch.py::test_a_batch_is_what_is_new_and_its_ends_are_stored_behind_the_block",
+        ("claimed_batch", "            ids.close()\n", ""),
+    ),
+    noticed(
+        "a partition that is gone at the second look is one without records",
+        f"{ON}.source",
+        f"{UNIT}/test_source.py::test_a_look_is_from_the_position_on_as_far_as_records_are_there",
+        ("_extent", ".get(partition, (0, 0))", "[partition]"),
     ),
     noticed(
         "one claim that was lost keeps no other from being stored",
@@ -602,9 +614,9 @@ SPARK: tuple[Noticed, ...] = (
     ),
     noticed(
         "a name that no topic can have is a topic that is missing",
-        f"{ON}.kafka",
+        "marshal_py.admin.topic_offsets",
         f"{UNIT}/test_kafka.py::test_only_a_topic_that_is_not_there_is_missing",
-        ("", "KafkaError.TOPIC_EXCEPTION,", ""),
+        ("", "KafkaError.TOPIC_EXCEPTION,  # no topic", "# no topic"),
     ),
     noticed(
         "a table that cannot be read is not taken for one that was never written",
