@@ -398,18 +398,6 @@ COORDINATION: tuple[Noticed, ...] = (
         ("partitions_of", "if found.error.code() in REFUSED:", "if found.error is None:"),
     ),
     noticed(
-        "a topic that the brokers do not tell of is not missing",
-        f"{ADMIN}.positions",
-        f"{OF_ADMIN}/test_positions.py::test_a_topic_that_is_hidden_or_not_told_of_is_not_missing",
-        ("partitions_of", "if found.error.code() in NO_SUCH_TOPIC:", "if True:"),
-    ),
-    noticed(
-        "a topic that cannot be looked at is not as small as its cells",
-        f"{ADMIN}.group_admin",
-        f"{OF_ADMIN}/test_group_admin.py::test_the_partitions_of_a_topic_are_those_of_its_cells_only_if_it_does_not_exist",
-        ("GroupAdmin.keys_of", "except TopicMissing:", "except Exception:"),
-    ),
-    noticed(
         "a history begins at the oldest snapshot that is left",
         f"{ADMIN}.log_replay",
         f"{OF_ADMIN}/test_log_verification.py::test_what_is_left_is_read_from_the_oldest_snapshot_that_reaches_it",
