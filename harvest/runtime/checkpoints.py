@@ -95,6 +95,7 @@ class Checkpoints:
         topic = self._config.coordination.topic
         kafka = self._config.kafka
         consumers = {name: make_client(Consumer, consumer_settings(kafka, name)) for name in texts}
+        said = "the checkpoints were not written"
         try:
             producers = [self._fenced(name) for name in fenced]
             if not texts:
@@ -105,10 +106,10 @@ class Checkpoints:
                 producers[0].send_offsets_to_transaction(
                     [where], consumers[name].consumer_group_metadata(), _TIMEOUT_S
                 )
+            said = "whether the checkpoints were written, all or none, is not known; run it again"
             producers[0].commit_transaction(_TIMEOUT_S)
         except KafkaException as error:
-            text = f"the checkpoints were not written: {error.args[0].str()}"
-            raise SinkUnavailable(text) from error
+            raise SinkUnavailable(f"{said}: {error.args[0].str()}") from error
         finally:
             for consumer in consumers.values():
                 consumer.close()

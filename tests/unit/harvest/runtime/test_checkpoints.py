@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from harvest.config.load import parse
 from harvest.core.range_checkpoint import Position
-from harvest.errors import ConfigurationError
+from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.runtime import checkpoints as module
 from harvest.runtime.checkpoints import Checkpoints, alone
 
@@ -53,6 +53,33 @@ def test_all_leaders_are_shut_out_before_anything_is_written(
     ]
     closed = [call for call in Client.calls if call.startswith("close")]
     assert sorted(closed) == sorted([f"close {name}" for name in names[:3]])
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("init_transactions", "the checkpoints were not written: no answer"),
+        ("send_offsets_to_transaction", "the checkpoints were not written: no answer"),
+        (
+            "commit_transaction",
+            "whether the checkpoints were written, all or none, is not known; run it again: no an",
+        ),
+    ],
+)
+def test_of_a_commit_without_an_answer_is_said_that_it_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, at: str, said: str
+) -> None:
+    class Silent(Client):
+        def __getattr__(self, method: str) -> Any:
+            if method == at:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))
+            return super().__getattr__(method)
+
+    monkeypatch.setattr(Client, "calls", [])
+    monkeypatch.setattr(module, "make_client", Silent)
+    with pytest.raises(SinkUnavailable, match=f"^{said}"):
+        Checkpoints(CONFIG).write([Position(0, 0, 1, 9)], fence=1)
+    assert any(call.startswith("close") for call in Client.calls)
 
 
 def test_who_reads_one_lets_go_of_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
