@@ -162,8 +162,8 @@ class MarkScheduler:
 
     @property
     def running(self) -> bool:
-        """Whether it works, and neither begins nor recovers."""
-        return self.state is State.RUNNING
+        """Whether it works, and neither begins nor recovers, nor fails again and again."""
+        return self.state is State.RUNNING and not self._pace.failing
 
     def step(self, event: Event) -> list[Action]:
         """Apply one event; return the actions that follow from it, in order."""
@@ -251,6 +251,8 @@ class MarkScheduler:
             rows = [row for row in rows if row.id not in self._known]
             size = payload_bytes(rows)
         if not rows:
+            if self.state is State.RUNNING and not self._batches:
+                self._pace.nothing_left()
             return []
         if self.state is not State.RUNNING:
             if self.state is State.STOPPING:

@@ -52,6 +52,11 @@ class Pace:
     _ramp: int = _FIRST_ROWS
 
     @property
+    def failing(self) -> bool:
+        """Whether nothing has come to a good end since the last failure."""
+        return self._failures > 0
+
+    @property
     def most_records(self) -> int:
         """How many rows may be in flight now."""
         return self.limits.max_in_flight_records if self.most is None else int(self.most)
@@ -105,6 +110,10 @@ class Pace:
         self.most *= 2 if quickly else 1 + 1 / _GROWTH
         if self.most >= self.limits.max_in_flight_records:
             self.most = None
+
+    def nothing_left(self) -> None:
+        """All that there was to do is done: the next failure is a first one."""
+        self._failures = 0
 
     def failed(self, records: int) -> None:
         """A delivery of so many rows failed, for no row's sake: the next one is smaller."""

@@ -309,9 +309,14 @@ class RangeScheduler:
         return len(self.gaps) + len(self._late)
 
     @property
+    def position(self) -> Position:
+        """Of what was sent, with all gaps."""
+        return Position(self.epoch, self.shard, self.shards, self.last_id, tuple(self.gaps.ranges))
+
+    @property
     def running(self) -> bool:
-        """Whether it works, and neither begins nor recovers."""
-        return self.state is State.RUNNING
+        """Whether it works, and neither begins nor recovers, nor fails again and again."""
+        return self.state is State.RUNNING and not self._pace.failing
 
     def step(self, event: Event) -> list[Action]:
         """Apply one event; return the actions that follow from it, in order."""
@@ -472,6 +477,8 @@ class RangeScheduler:
         if late:
             here = sorted((*late, *here), key=_id)
         if not here:
+            if not self._sends:
+                self._pace.nothing_left()
             return []
         return self._send(here, self._window_bytes if here is window else payload_bytes(here))
 

@@ -251,8 +251,8 @@ class RelayScheduler:
 
     @property
     def running(self) -> bool:
-        """Whether it works, and neither begins nor recovers."""
-        return self._open and not self._stopping
+        """Whether it works, and neither begins nor recovers, nor fails again and again."""
+        return self._open and not self._stopping and not self._pace.failing
 
     @property
     def in_flight_records(self) -> int:
@@ -278,6 +278,7 @@ class RelayScheduler:
                 self._sent(event)
             case Marked(batch, rows):
                 self._marking = False
+                self._pace.nothing_left()  # what destinations say is another matter
                 self._marked(batch, rows)
             case Purged():
                 for row_id, tags in self._purging.items():

@@ -83,13 +83,9 @@ def _accept(config: ReaperConfig, store: AnyStore) -> None:
         found = [checkpoints.read(shard) for shard in range(config.shards)]
         positions = [replace(p, timeline=0, log=0) for p in found if p is not None]
         with contextlib.closing(make_range_store(config)) as ranges:
-            last = ranges.bounds().last
-        if any(p.last_id > last for p in positions):
-            raise CheckpointError(
-                f"the position is above all ids of the table, the last of which is {last}: new "
-                "rows would be skipped; run `harvest checkpoint restore`, or `harvest checkpoint "
-                "reset`"
-            )
+            bounds = ranges.bounds()
+        for problem in filter(None, map(bounds.problem, positions)):
+            raise CheckpointError(problem)
         checkpoints.write(positions, fence=config.shards)
     else:
         checkpoint = checkpoints.read_mark()

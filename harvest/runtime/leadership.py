@@ -35,7 +35,7 @@ class Scheduler(Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether it works, and neither begins nor recovers."""
+        """Whether it works, and neither begins nor recovers, nor fails again and again."""
 
     @property
     def in_flight_records(self) -> int:

@@ -207,14 +207,14 @@ class RangeLeader:
                     "the copy (what was published after it is published again)"
                 )
         else:
-            _check_bounds(position.last_id, bounds)
+            _check_bounds(position, bounds)
         return r.TableChecked(bounds)
 
     def _look(self) -> None:
         """Now and then: is it still the same database, and not behind the position?"""
         tools = self._tools
         if tools.guard is not None and tools.guard.look():
-            _check_bounds(self.scheduler.last_id, tools.reader.bounds())
+            _check_bounds(self.scheduler.position, tools.reader.bounds())
             self._check_row()
 
     def _check_row(self) -> None:
@@ -299,14 +299,10 @@ def _checksum(row: Row) -> str:
     return f"{zlib.crc32(repr((row[1], row[2], row[3])).encode()):08x}"
 
 
-def _check_bounds(last_id: int, bounds: Bounds) -> None:
-    if last_id > bounds.last:
-        raise DatabaseChanged(
-            f"the checkpoint is at id {last_id}, and the table has drawn ids up to {bounds.last} "
-            "only: was it emptied or made anew, or an old backup restored? New rows would be "
-            "skipped; `harvest checkpoint reset` starts from the first row, and `harvest "
-            "checkpoint restore` from the copy of the position that the database has"
-        )
+def _check_bounds(position: Position, bounds: Bounds) -> None:
+    problem = bounds.problem(position)
+    if problem is not None:
+        raise DatabaseChanged(problem)
 
 
 def check_layout(store: RangeStore, shards: int) -> None:

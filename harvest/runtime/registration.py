@@ -357,6 +357,15 @@ def _cluster_id(config: ReaperConfig) -> str:
     return metadata.cluster_id or ""
 
 
+def _ids_problem(config: ReaperConfig) -> str | None:
+    checkpoints = Checkpoints(config)
+    with contextlib.closing(make_range_store(config)) as store:
+        found = [checkpoints.read(shard) for shard in range(config.shards)]
+        bounds = store.bounds()  # afterwards: ids go on being drawn
+    positions = [position for position in found if position is not None]
+    return next(filter(None, map(bounds.problem, positions)), None)
+
+
 def check_database(config: ReaperConfig) -> list[Finding]:
     """What `harvest check` says: who is registered, and whether the database is the one it was."""
     store, record = make_any_store(config), make_record(config)
@@ -373,6 +382,8 @@ def check_database(config: ReaperConfig) -> list[Finding]:
             if before is None:
                 return [fits]
             problem = differences(before, store.source(), promoted_at=store.promoted_at())
+            if problem is None and config.mode == "range":
+                problem = _ids_problem(config)
         except HarvestError as error:
             return [Finding("database", "error", str(error))]
     if problem is None:

@@ -60,6 +60,20 @@ class Bounds(NamedTuple):
     first: int
     last: int
 
+    def problem(self, position: Position) -> str | None:
+        """What is wrong if the next row would count as published; None if it would not: its id is
+        above the position, or in a gap below ids that an application chose itself."""
+        coming = self.last + 1
+        if coming > position.last_id or any(low <= coming <= high for low, high in position.gaps):
+            return None
+        return (
+            f"the checkpoint is at id {position.last_id}, and the table has drawn ids up to "
+            f"{self.last} only: was it emptied or made anew, its sequence set back, or an old "
+            "backup restored? New rows would be skipped; `harvest checkpoint reset` starts from "
+            "the first row, and `harvest checkpoint restore` from the copy of the position that "
+            "the database has"
+        )
+
 
 class RangeStore(SourceStore, Protocol):
     """One shard of the outbox table, seen by the range algorithm."""

@@ -86,7 +86,7 @@ WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND relation IN (%s, to_regclass(%s))
 """
-_BOUNDS: Final = "SELECT min(id), max(id) FROM {table}"
+_LOWEST: Final = "SELECT min(id) FROM {table}"
 _BACKLOG: Final = """
 WITH first AS MATERIALIZED (
   SELECT id, {shard} AS shard, create_time FROM {table}
@@ -203,10 +203,10 @@ class PostgresRangeStore(PostgresSources):
         """See `RangeStore.bounds`."""
         self._looked_up()
         assert self._sequence is not None  # noqa: S101 - _looked_up has found it
-        ((lowest, highest),) = self._execute(self._range_sql(_BOUNDS)).fetchall()
+        ((lowest,),) = self._execute(self._range_sql(_LOWEST)).fetchall()
         first = self._sequence.first
-        last = max(self._drawn(), first - 1 if highest is None else highest)
-        return Bounds(first if lowest is None else min(first, lowest), last)
+        # Not the highest that is there: a sequence may be set back while rows are kept.
+        return Bounds(first if lowest is None else min(first, lowest), self._drawn())
 
     def read(self, after: int, limit: int) -> Window:
         """See `RangeStore.read`."""

@@ -9,6 +9,7 @@ from tests.mutation.mutants.noticed import Noticed, noticed
 
 __all__ = ["DATABASES"]
 
+CORE = "harvest.core"
 DB = "harvest.databases"
 MY = "harvest.databases.mysql"
 PG = "harvest.databases.postgres"
@@ -185,9 +186,60 @@ DATABASES: tuple[Noticed, ...] = (
     ),
     noticed(
         "a position at the last id that was drawn is none ahead of it",
-        f"{RUN}.range_leader",
+        f"{CORE}.interfaces.range_store",
         "unit/harvest/runtime/test_range_leader.py::test_a_checkpoint_ahead_of_the_table_is_refused",
-        ("_check_bounds", "last_id > bounds.last", "last_id >= bounds.last"),
+        ("Bounds.problem", "coming > position.last_id", "coming > position.last_id + 1"),
+    ),
+    noticed(
+        "an id that waits in a gap is not passed over",
+        f"{CORE}.interfaces.range_store",
+        "unit/harvest/runtime/test_range_leader.py::test_a_checkpoint_above_ids_that_wait_in_its_gaps_is_not_ahead",
+        (
+            "Bounds.problem",
+            " or any(low <= coming <= high for low, high in position.gaps)",
+            "",
+        ),
+    ),
+    noticed(
+        "which ids were drawn is asked of the sequence, and not of the rows",
+        f"{DB}.postgres.range",
+        "integration/harvest/runtime/test_source.py::test_a_sequence_that_was_set_back_below_rows_that_are_kept_is_noticed",
+        (
+            "PostgresRangeStore.bounds",
+            ", self._drawn())",
+            ", max(self._drawn(), "
+            "self._execute(self._range_sql('SELECT max(id) FROM {table}')).fetchall()[0][0]))",
+        ),
+    ),
+    noticed(
+        "who fails again and again does not work (mark)",
+        f"{CORE}.mark",
+        "unit/harvest/core/test_mark_actions.py::test_after_a_failure_it_works_when_rows_are_published_or_there_are_none",
+        ("MarkScheduler.running", " and not self._pace.failing", ""),
+    ),
+    noticed(
+        "who fails again and again does not work (range)",
+        f"{CORE}.range",
+        "unit/harvest/core/test_range_actions.py::test_after_a_failure_it_works_when_rows_are_published_or_there_are_none",
+        ("RangeScheduler.running", " and not self._pace.failing", ""),
+    ),
+    noticed(
+        "who fails again and again does not work (relay)",
+        f"{CORE}.relay",
+        "unit/harvest/core/test_relay.py::test_after_a_failure_it_works_when_rows_were_marked",
+        ("RelayScheduler.running", " and not self._pace.failing", ""),
+    ),
+    noticed(
+        "who has rows on their way has not worked yet (mark)",
+        f"{CORE}.mark",
+        "unit/harvest/core/test_mark_actions.py::test_after_a_failure_it_works_when_rows_are_published_or_there_are_none",
+        ("MarkScheduler._marked", " and not self._batches:", ":"),
+    ),
+    noticed(
+        "who has rows on their way has not worked yet (range)",
+        f"{CORE}.range",
+        "unit/harvest/core/test_range_actions.py::test_after_a_failure_it_works_when_rows_are_published_or_there_are_none",
+        ("RangeScheduler._advance", "if not self._sends:", "if True:"),
     ),
     noticed(
         "who leads no more drops no partitions",

@@ -407,8 +407,8 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_checkpoint_changes.py::test_a_position_above_all_ids_is_not_accepted",
         (
             "_accept",
-            "if any(p.last_id > last for p in positions)",
-            "if all(p.last_id > last for p in positions)",
+            "map(bounds.problem, positions)",
+            "map(bounds.problem, positions[:1])",
         ),
     ),
     noticed(

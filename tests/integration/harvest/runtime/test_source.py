@@ -162,6 +162,38 @@ def test_ids_that_passed_the_position_again_meanwhile_are_noticed(outbox: Outbox
     assert outbox.values() == ["old", "new1", "new2", "new3"]
 
 
+def test_a_sequence_that_was_set_back_below_rows_that_are_kept_is_noticed(outbox: Outbox) -> None:
+    """Their ids are in nobody's way where the partitions below were dropped."""
+    config = outbox.config("range")
+    outbox.sql("SELECT setval('outbox_id_seq', 1000)")
+    assert _run(outbox, config, "old") == 0
+    outbox.sql("SELECT setval('outbox_id_seq', 5)")
+    outbox.insert("new1", "new2")
+    harvester = outbox.start(config)
+    harvester.wait_said("NOTHING IS PUBLISHED: the checkpoint is at id 1001, and the table has")
+    checked = outbox.harvest("check", "--config", str(config))
+    assert checked.returncode == 1
+    assert "has drawn ids up to 7 only" in checked.stdout
+    reset = outbox.harvest("checkpoint", "reset", "--config", str(config))
+    assert reset.returncode == 0, reset.stderr
+    outbox.wait("new1", "new2")
+    assert sorted(outbox.values()) == ["new1", "new2", "old", "old"]
+
+
+def test_rows_below_an_id_that_an_application_chose_itself_are_published(outbox: Outbox) -> None:
+    config = outbox.config("range")
+    outbox.sql("ALTER SEQUENCE outbox_id_seq RESTART 1000")
+    outbox.insert("chosen")
+    outbox.sql("UPDATE outbox SET id = 9223372036854775807")
+    harvester = outbox.start(config)
+    outbox.wait("chosen")
+    outbox.insert("drawn")
+    outbox.wait("drawn")
+    assert harvester.stop() == 0
+    assert _run(outbox, config, "later") == 0
+    assert outbox.values() == ["chosen", "drawn", "later"]
+
+
 def test_an_emptied_table_is_no_matter_to_mark_mode(outbox: Outbox) -> None:
     outbox.start(outbox.config("mark"))
     outbox.insert(*[f"old{n}" for n in range(20)])

@@ -149,6 +149,26 @@ def test_failures_in_a_row_wait_longer_and_a_success_ends_the_row() -> None:
     assert scheduler.step(m.MarkFailed(0)) == [m.Open(100)]
 
 
+def test_after_a_failure_it_works_when_rows_are_published_or_there_are_none() -> None:
+    """To be opened is not enough: who may not mark a row opens, and fails, again and again."""
+    scheduler = running()
+    scheduler.step(m.MarkFailed(0))
+    scheduler.step(m.Opened(Term.of(2), None))
+    assert not scheduler.running
+    scheduler.step(m.Marked(0, rows(1)))
+    scheduler.step(m.Marked(1, ()))
+    assert not scheduler.running, "the row is on its way"
+    scheduler.step(m.Settled((0,)))
+    assert scheduler.running
+    scheduler.step(m.Purged())
+    scheduler.step(m.MarkFailed(2))
+    scheduler.step(m.Opened(Term.of(3), None))
+    assert not scheduler.running
+    scheduler.step(m.Marked(0, ()))
+    assert scheduler.running
+    assert scheduler.step(m.MarkFailed(1)) == [m.Open(100)]
+
+
 def test_after_a_failure_meanwhile_nothing_is_sent() -> None:
     scheduler = running()
     _, mark = scheduler.step(m.Marked(0, rows(1)))

@@ -357,6 +357,26 @@ def test_failures_in_a_row_wait_longer_up_to_a_bound_and_a_success_ends_the_row(
     assert scheduler.step(r.AskFailed()) == [r.Open(100)]
 
 
+def test_after_a_failure_it_works_when_rows_are_published_or_there_are_none() -> None:
+    scheduler = running()
+    for _ in range(2):
+        scheduler.step(r.AskFailed())
+        scheduler.step(r.Opened(None))
+        scheduler.step(r.TableChecked(Bounds(1, 0)))
+        assert not scheduler.running, "to be opened is not enough"
+    scheduler.step(read(1))
+    scheduler.step(r.ReadDone(Window((), 1)))
+    assert not scheduler.running, "the row is on its way"
+    scheduler.step(r.Settled((0,)))
+    assert scheduler.running
+    scheduler.step(r.AskFailed())
+    scheduler.step(r.Opened(None))
+    scheduler.step(r.TableChecked(Bounds(1, 0)))
+    assert not scheduler.running
+    scheduler.step(r.ReadDone(Window((), 0)))
+    assert scheduler.running
+
+
 def test_a_stop_finishes_what_is_in_flight() -> None:
     scheduler = running()
     scheduler.step(read(1, 2))

@@ -727,6 +727,20 @@ def test_a_term_marks_nothing_while_a_purge_of_an_earlier_one_is_under_way() -> 
     assert any(isinstance(action, Mark) for action in scheduler.step(Purged()))
 
 
+def test_after_a_failure_it_works_when_rows_were_marked() -> None:
+    """To be opened is not enough: who may not mark a row opens, and fails, again and again."""
+    dispatch = Dispatcher({"t": Policy()}, lambda: 0.5)
+    scheduler = r.RelayScheduler(1, dispatch, Router(["t"]).messages)
+    scheduler.step(Start())
+    scheduler.step(r.Opened(Term.of(1), {}))
+    assert scheduler.running
+    scheduler.step(MarkFailed(0))
+    scheduler.step(r.Opened(Term.of(2), {}))
+    assert not scheduler.running
+    scheduler.step(Marked(0, [Row(1, "t", b"x", b"v")]))
+    assert scheduler.running
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_destination_that_is_down_does_not_fill_the_room_of_the_others(seed: int) -> None:
     world = World(seed)

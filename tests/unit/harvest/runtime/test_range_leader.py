@@ -232,6 +232,15 @@ def test_a_checkpoint_ahead_of_the_table_is_refused() -> None:
         rig.leader._asked(r.CheckTable(Position(1, 0, 1, 4)))
 
 
+def test_a_checkpoint_above_ids_that_wait_in_its_gaps_is_not_ahead() -> None:
+    rig = Rig()
+    rig.insert(3)
+    assert rig.leader._asked(r.CheckTable(Position(1, 0, 1, 9, ((4, 8),))))
+    rig.insert(5)
+    with pytest.raises(DatabaseChanged, match=r"at id 9.*up to 8 only"):
+        rig.leader._asked(r.CheckTable(Position(1, 0, 1, 9, ((4, 8),))))
+
+
 def test_another_number_of_shards_is_refused_with_the_way_out() -> None:
     rig = Rig(0, 2)
     check_layout(rig.store, 2)
