@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Final, TypeAlias
 
-__all__ = ["Headers", "as_bytes", "headers_from_json"]
+__all__ = ["Headers", "as_bytes", "headers_from_json", "topic_text"]
 
 Headers: TypeAlias = tuple[bytes | None, ...] | None
 
@@ -25,7 +25,7 @@ def headers_from_json(text: bytes | str | None) -> Headers:
         if not isinstance(found, list):
             return _UNREADABLE
         return tuple([_element(element) for element in found]) or None
-    except (ValueError, RecursionError):  # also what is no UTF-8
+    except (TypeError, ValueError, RecursionError):  # a number; also what is no UTF-8
         return _UNREADABLE
 
 
@@ -34,6 +34,11 @@ def as_bytes(value: object) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else str(value).encode()
+
+
+def topic_text(value: object) -> str:
+    """The topic. One that is NULL is empty: no name that Kafka allows."""
+    return (as_bytes(value) or b"").decode(errors="replace")
 
 
 def _element(element: object) -> bytes | None:

@@ -25,7 +25,7 @@ from harvest.core.interfaces.dead_letter_store import (
 from harvest.core.interfaces.mark_store import COUNTED
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
-from harvest.databases.column_values import as_bytes
+from harvest.databases.column_values import as_bytes, topic_text
 
 __all__ = ["PortableDeadLetters"]
 
@@ -147,7 +147,7 @@ class PortableDeadLetters(ABC):
         if not self._exists():
             return set()
         found = self._execute(self._text(_MISSING), (missing_topic_pattern(),))
-        return {topic.decode(errors="replace") for (topic,) in found}
+        return {topic_text(topic) for (topic,) in found}
 
     def count(self, selection: Selection = Selection()) -> int:  # noqa: B008 - immutable
         """See `DeadLetterTable.count`."""
@@ -176,7 +176,7 @@ class PortableDeadLetters(ABC):
         return [
             DeadLetter(
                 row_id,
-                topic.decode(errors="replace"),
+                topic_text(topic),
                 as_bytes(key),
                 size,
                 error.decode(),
@@ -240,7 +240,7 @@ class PortableDeadLetters(ABC):
         """Every row that is aside, in the order of the ids."""
         found = self._execute(self._text(_KEYS))
         return [
-            _There(row_id, (topic.decode(errors="replace"), as_bytes(key)), bool(waits))
+            _There(row_id, (topic_text(topic), as_bytes(key)), bool(waits))
             for row_id, topic, key, waits in found
         ]
 
@@ -249,7 +249,7 @@ class PortableDeadLetters(ABC):
         condition = "" if term is None else _OF_TERM
         tags = () if term is None else (term.first.bytes, term.last.bytes)
         return {
-            row_id: (topic.decode(errors="replace"), as_bytes(key))
+            row_id: (topic_text(topic), as_bytes(key))
             for chunk in _chunks(ids)
             for row_id, topic, key in self._execute(
                 self._text(_OURS + condition, ids=_listed(chunk)), tags

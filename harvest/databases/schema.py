@@ -8,7 +8,7 @@ from typing import Final
 from harvest.core.extra_columns import NO_EXTRA, Extra
 from harvest.core.interfaces.mark_store import Finding
 
-__all__ = ["COLUMNS", "column_findings", "extra_findings"]
+__all__ = ["COLUMNS", "TIMES", "column_findings", "extra_findings"]
 
 COLUMNS: Final = (
     "id",
@@ -21,9 +21,12 @@ COLUMNS: Final = (
     "leader_id",
 )
 _INTEGERS: Final = {"bigint", "integer", "smallint"}
+TIMES: Final = {"timestamp with time zone", "timestamp without time zone", "date"}
+"""What `create_time` may be, by which ages are told."""
 _ARRAYS: Final = {"text[]", "character varying[]", "bytea[]"}
 _REMEDIES: Final = {
     "id": (_INTEGERS, "make it BIGINT"),
+    "create_time": (TIMES, "make it TIMESTAMP WITH TIME ZONE"),
     "leader_id": ({"uuid"}, "make it UUID"),
     "kafka_header_keys": (_ARRAYS, "make it TEXT[]"),
     "kafka_header_values": (_ARRAYS, "make it TEXT[]"),

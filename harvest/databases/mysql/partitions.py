@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from harvest.databases.column_values import as_bytes, headers_from_json
+from harvest.databases.column_values import as_bytes, headers_from_json, topic_text
 from harvest.databases.mysql.swept_rows import MysqlSweptRows
 from harvest.errors import StoreUnavailable
 from harvest.maintenance.partitions import Extent, Inventory, Partition
@@ -102,7 +102,7 @@ class MysqlPartitions(MysqlSweptRows):
                 (
                     id,
                     None if at is None else _EPOCH + dt.timedelta(microseconds=int(at)),
-                    topic.decode(),
+                    topic_text(topic),
                     as_bytes(key),
                     as_bytes(value),
                     headers_from_json(names) or (),

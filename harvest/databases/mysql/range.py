@@ -30,7 +30,7 @@ from harvest.errors import SchemaError, StoreUnavailable
 __all__ = ["MysqlRangeStore"]
 
 _COLUMNS: Final = (
-    "id, kafka_topic, kafka_key, kafka_value, "
+    "id, COALESCE(kafka_topic, '') AS kafka_topic, kafka_key, kafka_value, "
     "NULLIF(kafka_header_keys, '[]') AS k, NULLIF(kafka_header_values, '[]') AS v"
 )
 _READ: Final = """

@@ -15,7 +15,7 @@ from harvest.core.extra_columns import NO_EXTRA, Extra
 from harvest.core.gaps import Range
 from harvest.core.interfaces.mark_store import Finding
 from harvest.core.table_name import TableName
-from harvest.databases.column_values import as_bytes
+from harvest.databases.column_values import as_bytes, topic_text
 from harvest.databases.schema import COLUMNS, extra_findings
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
@@ -40,6 +40,7 @@ _TERMS: Final = 1_000
 _MIN_PACKET: Final = 4 << 20
 _OLDEST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 _INTEGERS: Final = {"bigint", "int", "mediumint", "smallint", "tinyint"}
+_TIMES: Final = {"timestamp", "datetime", "date"}
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
   id                  BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -124,7 +125,7 @@ class MysqlTable:
             f"SELECT DISTINCT kafka_topic FROM (SELECT kafka_topic FROM {self._name} "  # noqa: S608
             "ORDER BY id LIMIT 10000) AS t ORDER BY 1"
         )
-        return [topic.decode(errors="replace") for (topic,) in found]
+        return [topic_text(topic) for (topic,) in found if topic is not None]
 
     def first_rows(self, after: int, limit: int) -> list[tuple[int, str, bytes | None]]:
         """Id, topic and key of the lowest rows above an id."""
@@ -133,7 +134,7 @@ class MysqlTable:
             "WHERE id > %s ORDER BY id LIMIT %s",
             (after, limit),
         )
-        return [(id, topic.decode(errors="replace"), as_bytes(key)) for id, topic, key in found]
+        return [(id, topic_text(topic), as_bytes(key)) for id, topic, key in found]
 
     def check_around(self) -> list[Finding]:
         """What `check` says beside the table."""
@@ -213,6 +214,8 @@ class MysqlTable:
                 wrong = f"the column id is {type_name}: make it BIGINT AUTO_INCREMENT"
             elif column == "id" and not counts:
                 wrong = "the column id is not AUTO_INCREMENT: make it BIGINT AUTO_INCREMENT"
+            elif column == "create_time" and type_name.partition("(")[0] not in _TIMES:
+                wrong = f"the column create_time is {type_name}: make it TIMESTAMP(6)"
             elif column == "leader_id" and (type_name not in ("binary(16)", "uuid") or required):
                 wrong = f"the column leader_id is {type_name}: make it BINARY(16) NULL"
             if wrong is None:

@@ -46,8 +46,8 @@ INSERT INTO {attempts} AS a
 SELECT n.id, n.destination, n.retries, n.error, n.status, n.gave_up,
        CASE WHEN n.delivered <> '' THEN n.delivered::text[] END, n.fingerprint
 FROM unnest(
-  %(ids)s::bigint[], %(destinations)s::text[], %(retries)s::int[], %(errors)s::text[],
-  %(statuses)s::int[], %(gave_up)s::bool[], %(delivered)s::text[], %(fingerprints)s::bigint[]
+  %(ids)s::bigint[], %(destinations)b::text[], %(retries)b::int[], %(errors)b::text[],
+  %(statuses)b::int[], %(gave_up)b::bool[], %(delivered)b::text[], %(fingerprints)b::bigint[]
 ) AS n (id, destination, retries, error, status, gave_up, delivered, fingerprint)
 ON CONFLICT (id) DO UPDATE SET
   destination = excluded.destination, retries = excluded.retries,

@@ -27,7 +27,7 @@ from harvest.core.interfaces.mark_store import COUNTED
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.attempts import attempts_name
-from harvest.databases.postgres.table import PostgresTable, UnreadableRows, readable
+from harvest.databases.postgres.table import PostgresTable, UnreadableRows, readable, topic_of
 from harvest.errors import SchemaError, TableMissing
 
 __all__ = ["PostgresDeadLetters"]
@@ -379,7 +379,7 @@ class PostgresDeadLetters(PostgresTable):
                 "table": self._identifier,
                 "columns": _listed(both),
                 "t_columns": _listed(both, "t"),
-                "topic": readable(types, "kafka_topic"),
+                "topic": topic_of(types),
                 "key": readable(types, "kafka_key") + sql.SQL(self._cast),
                 "value": sql.SQL(
                     "kafka_value" if types["kafka_value"][0] == "bytea" else "kafka_value::text"

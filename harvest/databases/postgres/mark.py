@@ -23,7 +23,7 @@ from harvest.core.row import Row
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.header_arrays import array_of, with_headers
 from harvest.databases.postgres.sources import PostgresSources
-from harvest.databases.postgres.table import UnreadableRows, readable
+from harvest.databases.postgres.table import UnreadableRows, readable, topic_of
 
 __all__ = ["PostgresMarkStore"]
 
@@ -193,7 +193,7 @@ class PostgresMarkStore(PostgresSources):
         if self._mark_sql is None:
             types = self._usable_types()
             id = sql.Identifier("id")
-            self._topic_and_key = (readable(types, "kafka_topic"), readable(types, "kafka_key"))
+            self._topic_and_key = (topic_of(types), readable(types, "kafka_key"))
             rest = (
                 readable(types, "kafka_value"),
                 array_of("kafka_header_keys"),

@@ -53,6 +53,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL{nulls}, max(id), count(*),
        CASE WHEN max(id) - %s > count(*) THEN array_agg(id) END
 FROM page
 """
+_TOPIC: Final = "coalesce(kafka_topic::bpchar, '')"
+"""Of the one type that arrives as text. One that is NULL is empty: no name that Kafka allows."""
 _OF_PAGE: Final = set(COLUMNS) - {"create_time", "leader_id"}
 # The ids that are there, as ranges: what is the same distance from its row number is one. They are
 # looked up first, else the planner goes through the whole table, for the order that numbers need.
@@ -384,14 +386,14 @@ class PostgresRangeStore(PostgresSources):
                 key = sql.SQL("convert_to({}, 'UTF8')").format(key)
             columns: list[sql.Composable] = [
                 sql.Identifier("id"),
-                sql.SQL("kafka_topic::bpchar AS topic"),  # the one type that arrives as text
+                sql.SQL(f"{_TOPIC} AS topic"),
                 sql.SQL("{} AS key").format(_readable(types, "kafka_key")),
                 sql.SQL("{} AS value").format(_readable(types, "kafka_value")),
                 sql.SQL("{} AS header_keys").format(array_of("kafka_header_keys")),
                 sql.SQL("{} AS header_values").format(array_of("kafka_header_values")),
                 *self._extra_columns(types),
             ]
-            self._topic_and_key = (sql.SQL("kafka_topic::bpchar"), _readable(types, "kafka_key"))
+            self._topic_and_key = (sql.SQL(_TOPIC), _readable(types, "kafka_key"))
             shard: sql.Composable = sql.SQL("0")
             if self._shards > 1:
                 shard = sql.SQL("('x' || left(md5({}), {}))::bit({})::int %% {}").format(

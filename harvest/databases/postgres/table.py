@@ -24,7 +24,7 @@ from harvest.databases.postgres import notify
 from harvest.databases.schema import column_findings
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
-__all__ = ["PostgresTable", "UnreadableRows", "readable"]
+__all__ = ["PostgresTable", "UnreadableRows", "readable", "topic_of"]
 
 _CONNECT_DEFAULTS: Final = {
     "application_name": "harvest",
@@ -34,7 +34,6 @@ _CONNECT_DEFAULTS: Final = {
 _ALWAYS: Final = {"client_encoding": "UTF8"}  # as Kafka's records have it, whatever the database's
 _SESSION: Final = {  # whatever the database is set to
     "default_transaction_isolation": "read committed",
-    "array_nulls": "on",
     "quote_all_identifiers": "off",
 }
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
@@ -55,8 +54,8 @@ _BESIDE: Final = {
 }
 """What a harvester needs on the tables beside the outbox, where they were made for it."""
 _COLUMN_TYPES: Final = """
-SELECT a.attname, format_type(a.atttypid, NULL), a.attnotnull
-FROM pg_attribute a
+SELECT a.attname, format_type(coalesce(nullif(t.typbasetype, 0), t.oid), NULL), a.attnotnull
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
@@ -125,7 +124,7 @@ class PostgresTable:
             "(SELECT kafka_topic FROM {table} ORDER BY id LIMIT 10000) t ORDER BY 1"
         )
         found = self._execute(query, binary=True).fetchall()
-        return [row[0].decode(errors="replace") for row in found]
+        return [topic.decode(errors="replace") for (topic,) in found if topic is not None]
 
     def first_rows(self, after: int, limit: int) -> list[tuple[int, str, bytes | None]]:
         """Id, topic and key of the lowest rows above an id; a text as it is stored."""
@@ -136,7 +135,7 @@ class PostgresTable:
             "WHERE id > %s ORDER BY id LIMIT %s"
         )
         found = self._execute(query, (after, limit), binary=True).fetchall()
-        return [(id, topic.decode(errors="replace"), its) for id, topic, its in found]
+        return [(id, (topic or b"").decode(errors="replace"), its) for id, topic, its in found]
 
     def check_around(self) -> list[Finding]:
         """What `check` says beside the table: the trigger, rows set aside, the clock."""
@@ -456,6 +455,12 @@ def readable(types: Mapping[str, tuple[str, bool]], column: str) -> sql.Composab
     """A column as it is selected, so that it arrives as bytes: other types in their text form."""
     name = sql.Identifier(column)
     return name if types[column][0] in _READ_AS_IS else name + sql.SQL("::text")
+
+
+def topic_of(types: Mapping[str, tuple[str, bool]]) -> sql.Composable:
+    """The topic as it is selected. One that is NULL is empty: no name that Kafka allows."""
+    cast = "" if types["kafka_topic"][0] == "bytea" else "::text"
+    return sql.SQL("coalesce(kafka_topic{}, '')").format(sql.SQL(cast))
 
 
 def _said(error: BaseException) -> str:

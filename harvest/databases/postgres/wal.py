@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.table_name import TableName
 from harvest.core.wal_options import WalOptions, message_prefix
 from harvest.core.wal_position import WalPosition, format_lsn
@@ -35,6 +35,7 @@ from harvest.databases.postgres.replication import (
 )
 from harvest.databases.postgres.slot import PostgresSlot
 from harvest.databases.postgres.table import PostgresTable, readable
+from harvest.databases.schema import TIMES
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
 __all__ = ["PostgresWalSource"]
@@ -62,6 +63,13 @@ SELECT to_jsonb(t) FROM pg_publication_tables t WHERE pubname = %s
 _TABLE_OF: Final = """
 SELECT n.nspname, c.relname, c.relkind::text = 'p' FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+
+_BACKLOG: Final = """
+SELECT count(*), extract(
+  epoch FROM now() - min(create_time) FILTER (WHERE isfinite(create_time))
+)::float8, CASE WHEN count(*) = %(most)s THEN (SELECT max(id) FROM {table}) - max(id) ELSE 0 END
+FROM (SELECT id, {created} FROM {table} ORDER BY id LIMIT %(most)s) AS first
 """
 
 
@@ -388,11 +396,14 @@ class PostgresWalSource(PostgresTable):
         """What waits in the table, where published rows are deleted; else nobody knows."""
         if self.options.source == "message" or self.options.purge != "delete":
             return None
-        store = PostgresMarkStore(self._conninfo, self._table)
-        try:
-            return store.backlog() if self.options.layout.is_goharvest else None
-        finally:
-            store.close()
+        if not self.options.layout.is_goharvest:
+            return None
+        # What is read are the columns of the publication: the table need not have the others.
+        has_time = self._types().get("create_time", ("",))[0] in TIMES
+        created = sql.SQL("create_time" if has_time else "NULL::timestamptz AS create_time")
+        query = sql.SQL(_BACKLOG).format(table=self._identifier, created=created)
+        ((rows, age_s, beyond),) = self._execute(query, {"most": COUNTED}).fetchall()
+        return Backlog.of(rows, 0, age_s, beyond)
 
     def has_table(self) -> bool:
         """Whether there is a table of the outbox's name."""
@@ -403,7 +414,7 @@ class PostgresWalSource(PostgresTable):
         header arrays and further columns as the other modes select them."""
         types = self._types()
         columns = [
-            sql.SQL("id, kafka_topic::text"),
+            sql.SQL("id, coalesce(kafka_topic::text, '')"),
             readable(types, "kafka_key"),
             readable(types, "kafka_value"),
             array_of("kafka_header_keys"),

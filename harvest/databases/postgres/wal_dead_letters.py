@@ -43,7 +43,7 @@ INSERT INTO {dead_letters} AS t (
   id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values,
   error, waits, dead_lettered_at
 )
-SELECT %(id)s, now(), %(topic)s, {key_cast}, {value_cast}, %(names)s, %(values)s,
+SELECT %(id)s, now(), %(topic)s, {key_cast}, {value_cast}, %(names)b, %(values)b,
        %(error)s, %(waits)s, clock_timestamp()
 WHERE NOT %(waits)s OR EXISTS (
   SELECT FROM {dead_letters} s

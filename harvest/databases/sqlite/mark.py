@@ -13,7 +13,7 @@ from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
-from harvest.databases.column_values import as_bytes, headers_from_json
+from harvest.databases.column_values import as_bytes, headers_from_json, topic_text
 from harvest.databases.sqlite.sources import SqliteSources
 
 __all__ = ["SqliteMarkStore"]
@@ -114,7 +114,7 @@ def _row(row: tuple[Any, ...]) -> tuple[Any, ...]:
     id, topic, key, value, names, values, *extra = row
     return (
         id,
-        topic.decode(errors="replace"),
+        topic_text(topic),
         as_bytes(key),
         as_bytes(value),
         headers_from_json(names) or (),

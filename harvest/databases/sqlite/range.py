@@ -21,7 +21,7 @@ from harvest.core.row import Row
 from harvest.core.shards import shard_of
 from harvest.core.table_name import TableName
 from harvest.databases.checkpoint_copies import LAYOUT, CheckpointCopies
-from harvest.databases.column_values import as_bytes, headers_from_json
+from harvest.databases.column_values import as_bytes, headers_from_json, topic_text
 from harvest.databases.sqlite.sources import SqliteSources
 from harvest.errors import SchemaError
 
@@ -175,7 +175,7 @@ class SqliteRangeStore(SqliteSources, CheckpointCopies):
         rows = [
             (
                 id,
-                topic.decode(errors="replace"),
+                topic_text(topic),
                 as_bytes(key),
                 as_bytes(value),
                 headers_from_json(k),

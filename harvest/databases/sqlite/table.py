@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from harvest.core.extra_columns import NO_EXTRA, Extra
 from harvest.core.interfaces.mark_store import Finding
 from harvest.core.table_name import TableName
-from harvest.databases.column_values import as_bytes
+from harvest.databases.column_values import as_bytes, topic_text
 from harvest.databases.schema import COLUMNS, extra_findings
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
@@ -84,7 +84,7 @@ class SqliteTable:
             f"SELECT DISTINCT kafka_topic FROM (SELECT kafka_topic FROM {self._name} "  # noqa: S608
             "ORDER BY id LIMIT 10000) ORDER BY 1"
         )
-        return [topic.decode(errors="replace") for (topic,) in found]
+        return [topic_text(topic) for (topic,) in found if topic is not None]
 
     def first_rows(self, after: int, limit: int) -> list[tuple[int, str, bytes | None]]:
         """Id, topic and key of the lowest rows above an id."""
@@ -93,7 +93,7 @@ class SqliteTable:
             "WHERE id > ? ORDER BY id LIMIT ?",
             (after, limit),
         )
-        return [(id, topic.decode(errors="replace"), as_bytes(key)) for id, topic, key in found]
+        return [(id, topic_text(topic), as_bytes(key)) for id, topic, key in found]
 
     def check_around(self) -> list[Finding]:
         """What `check` says beside the table."""
@@ -153,6 +153,9 @@ class SqliteTable:
             type_name, required = types[column]
             if column == "leader_id" and required:
                 text = "the column leader_id is NOT NULL: it must be empty until a row is marked"
+                findings.append(Finding("column", "error", text))
+            elif column == "create_time" and "INT" in type_name:
+                text = f"the column create_time is {type_name}, no time in text: make it TEXT"
                 findings.append(Finding("column", "error", text))
             elif column == "id" and not self._counts_up():
                 text = (

@@ -242,6 +242,30 @@ DATABASES: tuple[Noticed, ...] = (
         ("RangeScheduler._advance", "if not self._sends:", "if True:"),
     ),
     noticed(
+        "a topic that is NULL is an empty one, on PostgreSQL",
+        f"{PG}.table",
+        "integration/harvest/databases/test_odd_columns.py::test_a_row_without_a_topic_is_set_aside",
+        ("topic_of", "coalesce(kafka_topic{}, '')", "kafka_topic{}"),
+    ),
+    noticed(
+        "a topic that is NULL is an empty one, on MariaDB in range mode",
+        f"{MY}.range",
+        "integration/harvest/databases/test_odd_columns.py::test_a_row_without_a_topic_is_set_aside_on_mariadb",
+        ("", "COALESCE(kafka_topic, '') AS kafka_topic", "kafka_topic"),
+    ),
+    noticed(
+        "a domain is what it is made of",
+        f"{PG}.table",
+        "integration/harvest/databases/test_odd_columns.py::test_a_domain_is_what_it_is_made_of",
+        ("", "coalesce(nullif(t.typbasetype, 0), t.oid)", "a.atttypid"),
+    ),
+    noticed(
+        "in wal mode the table need not have a time",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_odd_columns.py::test_wal_mode_counts_the_rows_of_a_table_that_has_what_is_published_and_no_more",
+        ("PostgresWalSource.backlog", "NULL::timestamptz AS create_time", "create_time"),
+    ),
+    noticed(
         "who leads no more drops no partitions",
         f"{RUN}.range_leader",
         "unit/harvest/runtime/test_range_leader.py::test_who_leads_no_more_looks_after_no_partitions",
@@ -339,9 +363,9 @@ DATABASES: tuple[Noticed, ...] = (
     ),
     noticed(
         "a header without a value is none",
-        f"{PG}.table",
+        f"{PG}.wal_dead_letters",
         "integration/harvest/databases/test_postgres_wal_dead_letters.py::test_a_header_without_a_value_has_none_whatever_the_database_is_set_to",
-        ("", '"array_nulls": "on"', '"jit": "off"'),
+        ("", "%(values)b", "%(values)s"),
     ),
     noticed(
         "a table that was dropped is looked for again",

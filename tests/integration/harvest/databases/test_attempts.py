@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from harvest.core.dead_letters import BadRow
 from harvest.core.interfaces.dead_letter_store import Selection
@@ -62,7 +63,10 @@ def test_names_of_destinations_come_back_as_they_are(postgres_database: str, nam
 
 
 def test_what_is_noted_last_of_a_row_is_what_is_known(postgres_database: str) -> None:
-    """Of two notes at once, and of one over another."""
+    """Of two notes at once, and of one over another; whatever NULL is in a text of the database."""
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        name = sql.Identifier(connection.info.dbname)
+        connection.execute(sql.SQL("ALTER DATABASE {} SET array_nulls = off").format(name))
     first = replace(ATTEMPT, gave_up=False)
     last = Attempt(1, "hook2", 4, "down", None, False, ("other", "third"), 6)
     with closing(PostgresAttempts(postgres_database, "outbox")) as attempts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,10 @@ from harvest.databases.column_values import Headers, as_bytes, headers_from_json
         (b'["a"', (None,)),
         (b'["\xff"]', (None,)),
         (b"[" * 100_000, (None,)),
+        (7, (None,)),
     ],
 )
-def test_headers_are_the_strings_of_an_array(text: bytes | str | None, headers: Headers) -> None:
+def test_headers_are_the_strings_of_an_array(text: Any, headers: Headers) -> None:
     """What is none has a header without a name, which no sink accepts."""
     assert headers_from_json(text) == headers
 

@@ -42,6 +42,7 @@ def test_no_column_may_be_missing(column: str) -> None:
     ("column", "type_name", "required", "remedy"),
     [
         ("id", "text", True, "make it BIGINT"),
+        ("create_time", "bigint", True, "make it TIMESTAMP WITH TIME ZONE"),
         ("leader_id", "text", False, "make it UUID"),
         ("leader_id", "uuid", True, "ALTER COLUMN leader_id DROP NOT NULL"),
         ("kafka_header_keys", "text", True, "make it TEXT[]"),
@@ -61,6 +62,8 @@ def test_a_type_that_cannot_be_used_is_named_with_the_remedy(
     [
         {"id": ("integer", True)},
         {"id": ("smallint", True)},
+        {"create_time": ("timestamp without time zone", False)},
+        {"create_time": ("date", True)},
         {"kafka_key": ("bytea", False)},
         {"kafka_value": ("jsonb", False)},
         {"kafka_header_values": ("bytea[]", True)},
