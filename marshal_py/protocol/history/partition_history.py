@@ -177,6 +177,7 @@ class PartitionHistory:
                         and event.next_offset > track.next_offset
                     ):
                         track.next_offset = event.next_offset
+                        track.version_ms = now
                         continue
                 elif kind is ev.Beat:
                     sender = instances.get((event.group_id, event.client_id, event.instance_id))
@@ -392,7 +393,7 @@ class PartitionHistory:
         if gap > track.longest_gap_ms:
             track.longest_gap_ms = gap
         self._moved(key, track, event)
-        track.version_ms = track.renewed_ms = track.last_beat_ms = now
+        track.renewed_ms = track.last_beat_ms = now
         track.heartbeats += 1
 
     def _moved(self, key: CellKey, track: CellTrack, event: ev.Renewed) -> None:
@@ -400,6 +401,7 @@ class PartitionHistory:
         if now >= track.sample_due_ms:
             self.rows.position(key, track, track.version_ms)
             track.sample_due_ms = self._next_sample()
+        track.version_ms = now
         if event.next_offset > track.next_offset:
             track.next_offset = event.next_offset
         elif event.next_offset != UNKNOWN:

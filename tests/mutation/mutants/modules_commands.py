@@ -430,7 +430,13 @@ COMMANDS: tuple[Noticed, ...] = (
         "a lake's days include the last one",
         f"{CLI}.lake",
         f"{OF_CLI}/test_lake.py::test_days_are_all_up_to_and_with_the_last",
-        ("_days", "range((last - first).days + 1)", "range(max(1, (last - first).days))"),
+        ("_days_between", "(last - first).days + 1", "max(1, (last - first).days)"),
+    ),
+    noticed(
+        "a day that has ended is written until its last row is judged",
+        f"{CLI}.lake",
+        f"{OF_CLI}/test_lake.py::test_a_day_that_has_ended_is_written_until_its_last_row_is_judged",
+        ("run", "(before - grace).date()", "before.date()"),
     ),
     noticed(
         "a lake's day is yesterday by default",

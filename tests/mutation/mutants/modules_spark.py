@@ -383,10 +383,48 @@ SPARK: tuple[Noticed, ...] = (
         ("_finish", 'or "was changed from" in text', ""),
     ),
     noticed(
+        "a sampled position has the time at which it was reported",
+        "marshal_py.protocol.history.partition_history",
+        "unit/marshal_py/protocol/history/test_partition_history.py::test_positions_are_sampled_and_the_last_is_kept",
+        ("PartitionHistory._moved", "        track.version_ms = now\n", ""),
+    ),
+    noticed(
+        "a position between two samples has the time at which it was reported",
+        "marshal_py.protocol.history.partition_history",
+        "unit/marshal_py/protocol/history/test_partition_history.py::test_positions_are_sampled_and_the_last_is_kept",
+        ("PartitionHistory.feed", "                        track.version_ms = now\n", ""),
+    ),
+    noticed(
         "a topic of the lake that was made anew is not read on",
         f"{LAKE}.bronze",
         f"{UNIT}/lake/test_bronze.py::test_the_last_record_that_was_read_must_still_be_there",
         ("_check_same_topic", "extent[p][1] <= at", "extent[p][1] < at"),
+    ),
+    noticed(
+        "a record that the lake does not have, before the last that it has, is of another topic",
+        f"{LAKE}.bronze",
+        f"{UNIT}/lake/test_bronze.py::test_a_marker_in_the_place_of_the_last_record_hides_no_topic_that_was_made_anew",
+        (
+            "_check_same_topic",
+            "if known.get((p, at)) != at_ms:",
+            "if known.get((p, at), at_ms) != at_ms:",
+        ),
+    ),
+    noticed(
+        "a topic of which nothing of the newest day is left is compared by other days",
+        f"{LAKE}.bronze",
+        f"{UNIT}/lake/test_bronze.py::test_a_marker_in_the_place_of_the_last_record_hides_no_topic_that_was_made_anew",
+        (
+            "_check_same_topic",
+            "if not there or there.keys() - known.keys():",
+            "if there.keys() - known.keys():",
+        ),
+    ),
+    noticed(
+        "what was deleted from the lake is no other topic's",
+        f"{LAKE}.bronze",
+        f"{UNIT}/lake/test_bronze.py::test_a_marker_in_the_place_of_the_last_record_hides_no_topic_that_was_made_anew",
+        ("_check_same_topic", "if place in known or ms >= oldest}", "}"),
     ),
     noticed(
         "a header that names no row is of no outbox",

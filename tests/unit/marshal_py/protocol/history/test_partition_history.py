@@ -199,6 +199,12 @@ def test_positions_are_sampled_and_the_last_is_kept() -> None:
     script.release("a", epoch, 12)
     positions = rows(script.history(sample_ms=2_000), "positions")
     assert [p["next_offset"] for p in positions] == [2, 6, 10, 12]
+    # Each with the time at which its holder had come so far, not with that of its claim.
+    after_ms = [int(p["at"].timestamp() * 1000) - START_MS for p in positions]
+    assert after_ms == [1_500, 3_500, 5_500, 6_000]
+    each = rows(script.history(sample_ms=100), "positions")
+    after_ms = [int(p["at"].timestamp() * 1000) - START_MS for p in each]
+    assert after_ms == [*range(500, 6_001, 500)]
 
 
 def test_operations() -> None:
