@@ -130,12 +130,17 @@ def run(
         expectations=Expectations(allowed, max_latency_p99_ms, max_lag, min_availability),
     )
     spark = _session(master, place)
+    grace, before = dt.timedelta(seconds=grace_s), _now()
     while True:
+        if continuous:
+            # Also a day that was not over for the run before, or whose rows might be on their way.
+            now = _now()
+            days, before = _days_between((before - grace).date(), now.date()), now
         done = run_lake(
             spark,
             connection.kafka,
             place,
-            [_today()] if continuous else days,
+            days,
             settings,
             timeout_s=max(30.0, connection.timeout_s),
             progress=note,
@@ -231,8 +236,12 @@ def _session(master: str | None, place: str) -> SparkSession:
     return spark_session("marshal lake", master=master, delta=True, s3=s3)
 
 
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
 def _today() -> dt.date:
-    return dt.datetime.now(dt.UTC).date()
+    return _now().date()
 
 
 def _yesterday() -> dt.date:
@@ -244,6 +253,10 @@ def _days(day: str | None, until: str | None) -> list[dt.date]:
     last = first if until is None else _date("--until", until)
     if last < first:
         raise ConfigurationError(f"--until {last} is before --day {first}")
+    return _days_between(first, last)
+
+
+def _days_between(first: dt.date, last: dt.date) -> list[dt.date]:
     return [first + dt.timedelta(n) for n in range((last - first).days + 1)]
 
 

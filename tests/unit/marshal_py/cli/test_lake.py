@@ -78,6 +78,31 @@ def test_what_cannot_be_meant_is_refused_by_the_name_of_the_option(
     assert lake.runs == []
 
 
+def test_a_day_that_has_ended_is_written_until_its_last_row_is_judged(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = [
+        dt.datetime(2026, 2, 28, 23, 50, tzinfo=dt.UTC),  # when the command began
+        dt.datetime(2026, 2, 28, 23, 51, tzinfo=dt.UTC),
+        *(dt.datetime(2026, 3, 1, *at, tzinfo=dt.UTC) for at in ((0, 6), (1, 4), (1, 20), (1, 30))),
+    ]
+    monkeypatch.setattr(module, "_now", lambda: moments.pop(0))
+
+    def sleep(_seconds: float) -> None:
+        if not moments:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", sleep)
+    without_brokers("lake", "run", "--continuous", "--grace", "4000")
+    assert [[day.day for day in run["days"]] for run in lake.runs] == [
+        [28],
+        [28, 1],
+        [28, 1],  # of the last hour some might have been on their way before
+        [28, 1],
+        [1],
+    ]
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_what_is_not_as_expected_is_exit_code_1(lake: Lake, more: list[str]) -> None:
     assert without_brokers("lake", "run", *more).exit_code == 0
