@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
@@ -247,6 +248,36 @@ def test_a_topic_that_was_made_anew_is_not_read_on(world: World, kafka: Embedded
     world.publish(5, 6, 7)
     with pytest.raises(LogHole, match="made anew"):
         world.run()
+
+
+def test_a_topic_that_was_made_anew_is_noticed_where_no_record_is_in_the_place_of_the_last(
+    world: World, kafka: EmbeddedKafka
+) -> None:
+    world.publish(1, 2, 3)
+    world.run()
+    kafka.delete_topic(world.topic)
+    kafka.create_topic(world.topic, 1, config={"retention.ms": "-1"})
+    producer = Producer({"bootstrap.servers": world.servers, "transactional.id": world.topic})
+    producer.init_transactions()
+    for count in (2, 3):  # the marker of the first is at offset 2
+        producer.begin_transaction()
+        for _ in range(count):
+            producer.produce(world.topic, b"v", partition=0)
+        producer.commit_transaction()
+    with pytest.raises(LogHole, match="made anew"):
+        world.run()
+
+
+def test_records_of_older_days_may_come_between_and_behind_those_of_the_newest(
+    world: World,
+) -> None:
+    world.publish(1, days_later=1)
+    world.publish(2, 3)
+    world.publish(4, days_later=1)
+    world.publish(5, 6)
+    assert world.run().published == 6
+    world.publish(7)
+    assert world.run().published == 1
 
 
 def test_a_log_that_nobody_has_written_to_yet_is_no_failure(

@@ -30,6 +30,8 @@ HARVEST_ID: Final = "harvest-id"
 _LOOK_S: Final = 1
 _AT_ONCE: Final = 4
 """Topics that are looked at at the same time."""
+_COMPARED: Final = 10
+"""Last records of a partition: where one alone was, a topic made anew may have a marker."""
 
 
 def snapshot_topic_of(topic: str) -> str:
@@ -189,7 +191,7 @@ def _check_same_topic(
     column: str,
     timeout_s: float,
 ) -> None:
-    """Raise `LogHole` if the last record that was read is another one in Kafka by now.
+    """Raise `LogHole` if the last records that were read are other ones in Kafka by now.
 
     Spark notices a topic that was made anew by its end alone: one that has grown past it would be
     read on from the middle.
@@ -201,33 +203,54 @@ def _check_same_topic(
     offset = "log_offset" if table == "bronze.coordination" else "offset"
     frame = spark.read.format("delta").load(lake.path(table))
     of_topic = frame.filter(F.col("topic") == topic)
-    rows: list[Any] = []
+
+    def last_known(where: str) -> dict[tuple[int, int], int]:
+        """(Partition, offset) → timestamp in ms, of the last few of each partition."""
+        place = f"PARTITION BY {column} ORDER BY {offset} DESC"
+        rows = of_topic.filter(where).selectExpr(
+            column, offset, "unix_millis(at)", f"row_number() OVER ({place}) AS nth"
+        )
+        return {(row[0], row[1]): row[2] for row in rows.filter(f"nth <= {_COMPARED}").collect()}
+
+    known: dict[tuple[int, int], int] = {}
     for where in (frame, of_topic):  # the table's log knows the newest day, without a look at rows
         newest = where.selectExpr("max(day)").collect()[0][0]
         if newest is None:
             return
-        of_day = of_topic.filter(f"day = DATE '{newest}'").groupBy(column)
-        last_one = f"max(struct({offset} AS offset, unix_millis(at) AS ms)) AS last"
-        rows = of_day.agg(F.expr(last_one)).collect()
-        if rows:
+        known = last_known(f"day = DATE '{newest}'")
+        if known:
             break
-    last = {row[0]: row["last"].offset for row in rows}
-    stamps = {(row[0], row["last"].offset): row["last"].ms for row in rows}
     extent = offsets.extent(topic)
-    for p, at in last.items():
+    for p, at in sorted(known):
         if p not in extent or extent[p][1] <= at:
             raise LogHole(
                 f"{topic}/{p} has fewer records than were read from it: it lost its end, or was "
                 "made anew; begin another lake"
             )
-    starts = {p: at for p, at in last.items() if extent[p][0] <= at}
-    ends = {p: at + 1 for p, at in starts.items()}
-    deadline = time.monotonic() + timeout_s
-    if not starts:
-        return
-    for message in read_to_end(librdkafka_settings(config), topic, starts, ends, deadline):
-        p, at = message.partition(), message.offset()
-        if at == last.get(p) and message.timestamp()[1] != stamps[p, at]:
+
+    def in_kafka() -> dict[tuple[int, int], int]:
+        """What is there between the first and the last of those that are known."""
+        ends = {p: at + 1 for p, at in sorted(known)}
+        starts = {p: max(at, extent[p][0]) for p, at in sorted(known, reverse=True)}
+        starts = {p: at for p, at in starts.items() if at < ends[p]}
+        if not starts:
+            return {}
+        deadline = time.monotonic() + timeout_s
+        found = read_to_end(librdkafka_settings(config), topic, starts, ends, deadline)
+        stamps = {(m.partition(), m.offset()): m.timestamp()[1] for m in found}
+        return {(p, at): at_ms for (p, at), at_ms in stamps.items() if at < ends[p]}
+
+    there = in_kafka()
+    if not there or there.keys() - known.keys():
+        # Records of older days may have come behind those of the newest one, and between them.
+        lowest = {p: max(at, extent[p][0]) for p, at in sorted(known, reverse=True)}
+        some = [f"{column} = {p} AND {offset} >= {at}" for p, at in lowest.items()]
+        known = last_known(" OR ".join(some))
+        oldest = frame.selectExpr("unix_millis(cast(min(day) AS timestamp))").collect()[0][0]
+        # What is older was deleted by `maintain`, as soon as it had come.
+        there = {place: ms for place, ms in in_kafka().items() if place in known or ms >= oldest}
+    for (p, at), at_ms in there.items():
+        if known.get((p, at)) != at_ms:
             raise LogHole(
                 f"the record at {topic}/{p}/{at} is not the one that was read: the topic was made "
                 "anew; begin another lake"

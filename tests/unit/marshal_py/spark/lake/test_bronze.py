@@ -136,11 +136,17 @@ def test_a_run_reads_its_own_log_and_stops_what_it_started(
     ]
 
 
-class Table:
-    """What was read: partition → last offset and its timestamp, of the newest day."""
+DAY_MS = 86_400_000
+Places = dict[tuple[int, int], int]
+"""(partition, offset) → timestamp."""
 
-    def __init__(self, rows: dict[int, tuple[int, int]]) -> None:
-        self._rows, self._of_day = rows, False
+
+class Table:
+    """What was read: of the newest day, which is the second since 1970; and of all days."""
+
+    def __init__(self, newest: Places, all_days: Places) -> None:
+        self._newest, self._all_days = newest, all_days
+        self._rows: list[tuple[int, int, int]] = []
         self.read = self
 
     def exists(self, *_: object) -> bool:
@@ -156,31 +162,28 @@ class Table:
         return self
 
     def filter(self, condition: Any) -> Table:
+        found = self._newest if condition == "day = DATE '1970-01-02'" else self._all_days
+        if str(condition).startswith("nth"):
+            return self
+        self._rows = [(*place, ms) for place, ms in found.items()]
         return self
 
-    def selectExpr(self, _what: str) -> Any:
-        return SimpleNamespace(collect=lambda: [("2026-03-01",)])
+    def selectExpr(self, *what: str) -> Any:
+        one = {"max(day)": "1970-01-02", "unix_millis(cast(min(day) AS timestamp))": DAY_MS}
+        if what[0] not in one:
+            return self
+        return SimpleNamespace(collect=lambda: [(one[what[0]],)])
 
-    def groupBy(self, _column: str) -> Table:
-        return self
-
-    def agg(self, _what: object) -> Any:
-        class Row(tuple):  # type: ignore[type-arg]
-            def __getitem__(self, key: Any) -> Any:
-                return super().__getitem__(1 if key == "last" else key)
-
-        rows = [
-            Row((p, SimpleNamespace(offset=offset, ms=ms)))
-            for p, (offset, ms) in self._rows.items()
-        ]
-        return SimpleNamespace(collect=lambda: rows)
+    def collect(self) -> list[tuple[int, int, int]]:
+        return self._rows
 
 
 def check(
     monkeypatch: pytest.MonkeyPatch,
-    read: dict[int, tuple[int, int]],
+    read: Places,
     extent: dict[int, tuple[int, int]],
     *records: tuple[int, int, int],
+    all_days: Places | None = None,
 ) -> list[Any]:
     """Look at a topic that has these records: partition, offset, timestamp; what is asked for."""
     asked: list[Any] = []
@@ -188,6 +191,8 @@ def check(
     def read_to_end(_c: object, topic: str, starts: Any, ends: Any, _: float) -> Iterator[Any]:
         asked.append((starts, ends))
         for p, offset, ms in records:
+            if not starts.get(p, offset + 1) <= offset:
+                continue
             yield SimpleNamespace(
                 partition=lambda p=p: p,
                 offset=lambda offset=offset: offset,
@@ -196,8 +201,8 @@ def check(
 
     monkeypatch.setattr(module, "read_to_end", read_to_end)
     monkeypatch.setattr("pyspark.sql.functions.col", lambda _: "x")
-    monkeypatch.setattr("pyspark.sql.functions.expr", lambda _: "x")
-    table, offsets = cast(Any, Table(read)), cast(Any, SimpleNamespace(extent=lambda _: extent))
+    table = cast(Any, Table(read, read if all_days is None else all_days))
+    offsets = cast(Any, SimpleNamespace(extent=lambda _: extent))
     _check_same_topic(table, table, {}, offsets, "bronze.published", "t", "partition", 1.0)
     return asked
 
@@ -205,12 +210,30 @@ def check(
 def test_the_last_record_that_was_read_must_still_be_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read, extent = {0: (4, 100), 1: (9, 200), 2: (3, 300)}, {0: (0, 5), 1: (2, 12), 2: (4, 9)}
+    read = {(0, 3): 90, (0, 4): 100, (1, 9): 200, (2, 3): 300}
+    extent = {0: (4, 5), 1: (2, 12), 2: (4, 9)}
     asked = check(monkeypatch, read, extent, (0, 4, 100), (1, 9, 200), (1, 10, 201))
-    assert asked == [({0: 4, 1: 9}, {0: 5, 1: 10})]  # 2: retention has deleted it
+    assert asked == [({0: 4, 1: 9}, {0: 5, 1: 10, 2: 4})]  # retention has deleted the others
     with pytest.raises(LogHole, match="record at t/1/9 is not the one that was read"):
         check(monkeypatch, read, extent, (0, 4, 100), (1, 9, 201))
     with pytest.raises(LogHole, match="t/0 has fewer records than were read"):
         check(monkeypatch, read, {**extent, 0: (0, 4)})
     with pytest.raises(LogHole, match="t/2 has fewer records"):
         check(monkeypatch, read, {0: (0, 5), 1: (0, 12)})
+
+
+def test_a_marker_in_the_place_of_the_last_record_hides_no_topic_that_was_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = DAY_MS
+    read, extent = {(0, 3): at, (0, 5): at}, {0: (0, 9)}
+    with pytest.raises(LogHole, match="record at t/0/4 is not the one"):
+        check(monkeypatch, read, extent, (0, 2, at), (0, 4, at), (0, 6, at))
+    # It is one of an older day, which came between those of the newest.
+    check(monkeypatch, read, extent, (0, 4, at - 1), (0, 5, at), all_days={**read, (0, 4): at - 1})
+    check(monkeypatch, read, extent, (0, 4, at - 1), (0, 5, at))  # and was deleted from the lake
+    # Of the newest day Kafka has nothing any more, but of what came behind it.
+    extent, all_days = {0: (6, 9)}, {(0, 7): 5}
+    check(monkeypatch, read, extent, (0, 7, 5), (0, 8, 5), all_days=all_days)
+    with pytest.raises(LogHole, match="record at t/0/7 is not the one"):
+        check(monkeypatch, read, extent, (0, 7, 6), (0, 8, 5), all_days=all_days)
