@@ -98,7 +98,7 @@ first_beat_ms int time from the new claim to its first heartbeat, milliseconds; 
         + _CELL
         + """client_id text holder; null if nobody
 epoch int its epoch
-at time broker time
+at time broker time at which the position was reached, or the claim ended
 next_offset int next offset to process
 claimed_offset int every message below was claimed for at-most-once delivery
 """

@@ -177,7 +177,7 @@ class PartitionHistory:
                         and event.next_offset > track.next_offset
                     ):
                         track.next_offset = event.next_offset
-                        track.version_ms = now
+                        track.moved_ms = now
                         continue
                 elif kind is ev.Beat:
                     sender = instances.get((event.group_id, event.client_id, event.instance_id))
@@ -249,7 +249,7 @@ class PartitionHistory:
             if track.client_id is not None:
                 self._memory.settle(key, track)
                 found.claim(key, track)
-                found.position(key, track, track.version_ms)
+                found.position(key, track, track.moved_ms)
                 if track.takeover is not None:
                     found.takeover(track.takeover, None)
         return found.take()
@@ -286,6 +286,7 @@ class PartitionHistory:
             claimed_offset=cell.claimed_offset,
             version_ms=now,
             renewed_ms=now,
+            moved_ms=now,
             beats_from=0 if sender is None else sender.beats,
             late_from=0 if sender is None else sender.late,
             sample_due_ms=self._next_sample(),
@@ -393,19 +394,23 @@ class PartitionHistory:
         if gap > track.longest_gap_ms:
             track.longest_gap_ms = gap
         self._moved(key, track, event)
-        track.renewed_ms = track.last_beat_ms = now
+        track.version_ms = track.renewed_ms = track.last_beat_ms = now
         track.heartbeats += 1
 
     def _moved(self, key: CellKey, track: CellTrack, event: ev.Renewed) -> None:
-        now = self._memory.at_ms
-        if now >= track.sample_due_ms:
-            self.rows.position(key, track, track.version_ms)
-            track.sample_due_ms = self._next_sample()
-        track.version_ms = now
         if event.next_offset > track.next_offset:
+            self._sample(key, track)
             track.next_offset = event.next_offset
         elif event.next_offset != UNKNOWN:
             self._checks.position_back(track, event)
+
+    def _sample(self, key: CellKey, track: CellTrack) -> None:
+        """Before a cell moves: note where it was from when on, if nothing was noted for long."""
+        now = self._memory.at_ms
+        if now >= track.sample_due_ms:
+            self.rows.position(key, track, track.moved_ms)
+            track.sample_due_ms = self._next_sample()
+        track.moved_ms = now
 
     def _first_beat(self, track: CellTrack) -> None:
         if track.takeover is not None:
@@ -423,7 +428,9 @@ class PartitionHistory:
             track.epoch = event.epoch
         elif event.instance_id != track.instance_id or event.client_id != track.client_id:
             self._checks.other_sender(track, event)
-        track.next_offset = max(track.next_offset, event.next_offset)
+        if event.next_offset > track.next_offset:
+            self._sample(key, track)
+            track.next_offset = event.next_offset
         self._memory.settle(key, track)
         track.version_ms = self._memory.at_ms
         self._end(key, track, "released", event)
@@ -436,6 +443,7 @@ class PartitionHistory:
         track = self._held(key, event)
         track.version_ms = self._memory.at_ms
         track.batches += 1
+        self._sample(key, track)
         track.claimed_offset = event.to_offset
         self.rows.batch(key, event, self._memory.at_ms)
 
@@ -460,7 +468,7 @@ class PartitionHistory:
             if other not in self.state.cells:  # the open ranges of this partition went (§5.18)
                 del self._memory.cells[other]
         track.next_offset = track.claimed_offset = event.next_offset
-        track.version_ms = now
+        track.version_ms = track.moved_ms = now
         self.rows.position(key, track, now)
         what = f"{event.topic}/{event.partition} to {event.next_offset}"
         self.rows.operation(event, "set_position", what, now)
@@ -489,6 +497,7 @@ class PartitionHistory:
         """The claim of `track` ends with the record of `event`."""
         rows, now = self.rows, self._memory.at_ms
         rows.claim(key, track, until_ms=now, how=how, by=event.client_id, end_offset=event.offset)
+        self._sample(key, track)
         rows.position(key, track, now)
         if track.takeover is not None:
             rows.takeover(track.takeover, None)

@@ -61,6 +61,8 @@ class CellTrack(Struct, gc=False):
     """A gap above it is longer than the interval and what clocks and networks may add."""
     slow_gaps: int = 0
     slow_sum_ms: int = 0
+    moved_ms: int = UNKNOWN
+    """When it came to be known that the cell is where it is."""
     sample_due_ms: int = UNKNOWN
     flags: int = 0
     """What was reported once for this claim; for `anomaly_checks`."""
@@ -78,7 +80,7 @@ class CellTrack(Struct, gc=False):
         self.epoch, self.interval_ms = cell.epoch, cell.interval_ms
         self.slow_ms = slow_gap_ms(cell.interval_ms)
         self.next_offset, self.claimed_offset = cell.next_offset, cell.claimed_offset
-        self.version_ms = self.renewed_ms = at_ms
+        self.version_ms = self.renewed_ms = self.moved_ms = at_ms
 
     def vacate(self, at_ms: int) -> None:
         """Note that the claim has ended."""

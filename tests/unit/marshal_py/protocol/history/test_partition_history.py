@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -205,6 +206,55 @@ def test_positions_are_sampled_and_the_last_is_kept() -> None:
     each = rows(script.history(sample_ms=100), "positions")
     after_ms = [int(p["at"].timestamp() * 1000) - START_MS for p in each]
     assert after_ms == [*range(500, 6_001, 500)]
+
+
+def test_a_position_that_stands_still_has_the_time_at_which_it_was_reached() -> None:
+    """Not of the last heartbeat since, nor only of the end of its claim."""
+    script = Script()
+    epoch = script.claim("a")
+    for next_offset in (5, 7, 7):
+        script.wait(INTERVAL_MS)
+        script.beat("a", epoch, next_offset)
+    script.beats("a", epoch, 20)
+
+    def steps() -> list[tuple[int, int]]:
+        found = rows(script.history(sample_ms=2_000), "positions")
+        return [(int(p["at"].timestamp() * 1000) - START_MS, p["next_offset"]) for p in found]
+
+    assert steps() == [(1_000, 5), (2_000, 7)]
+    script.release("a", epoch, 7)
+    assert steps() == [(1_000, 5), (2_000, 7), (23_000, 7)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_positions_say_where_a_cell_was_at_each_sampling_time(seed: int) -> None:
+    """As the fold had it then, though a row is written only where it moved on."""
+    chance, script, sample_ms = random.Random(seed), Script(), 2_000
+    epoch, at = script.claim("a"), 0
+    true: list[tuple[int, int]] = []
+    for _ in range(60):
+        script.wait(chance.choice((1, 300, 900, 5_000)))
+        moved = chance.choice((0, 0, 1, 4))
+        match chance.randrange(8):
+            case 0:
+                script.release("a", epoch, at + moved)
+                epoch = script.claim("a")
+            case 1 if seed % 2:
+                script.put(ClaimingMessages, "a", "t", 0, epoch, at + 1 + moved)
+            case 2:
+                epoch = script.claim("b" if chance.random() < 0.5 else "a")
+            case _:
+                script.beat("a", epoch, at + moved if chance.random() < 0.7 else -1)
+        at = max(0, script.state.cells["g", "t", 0].position)
+        true.append((script.now_ms, at))
+    found = sorted(
+        (int(p["at"].timestamp() * 1000), max(p["next_offset"] or 0, p["claimed_offset"] or 0))
+        for p in rows(script.history(sample_ms=sample_ms), "positions")
+    )
+    for moment in range(START_MS + sample_ms, script.now_ms + sample_ms, sample_ms):
+        wanted = [at for when, at in true if when < moment]
+        said = [at for when, at in found if when < moment]
+        assert (said or [0])[-1] == (wanted or [0])[-1], moment
 
 
 def test_operations() -> None:
