@@ -34,6 +34,7 @@ _CONNECT_DEFAULTS: Final = {
 _ALWAYS: Final = {"client_encoding": "UTF8"}  # as Kafka's records have it, whatever the database's
 _SESSION: Final = {  # whatever the database is set to
     "default_transaction_isolation": "read committed",
+    "array_nulls": "on",  # an array of nothing but NULL goes as text
     "quote_all_identifiers": "off",
 }
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")

@@ -363,9 +363,9 @@ DATABASES: tuple[Noticed, ...] = (
     ),
     noticed(
         "a header without a value is none",
-        f"{PG}.wal_dead_letters",
+        f"{PG}.table",
         "integration/harvest/databases/test_postgres_wal_dead_letters.py::test_a_header_without_a_value_has_none_whatever_the_database_is_set_to",
-        ("", "%(values)b", "%(values)s"),
+        ("", '"array_nulls": "on"', '"jit": "off"'),
     ),
     noticed(
         "a table that was dropped is looked for again",
