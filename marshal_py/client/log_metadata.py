@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import FINAL, ConnectionErrors, is_mock, patience
+from marshal_py.client.kafka_clients import (
+    FINAL,
+    RECONNECT,
+    ConnectionErrors,
+    connect,
+    is_mock,
+    patience,
+)
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import AccessDenied, BrokerUnavailable, ConfigurationError, TopicMissing
 
-__all__ = ["LogMetadata"]
+__all__ = ["LogMetadata", "asking"]
 
 logger = logging.getLogger("marshal_py.log")
 
@@ -27,8 +35,9 @@ _EARLIEST: Final = -2
 class LogMetadata:
     """Asks the brokers until they answer, or until a deadline (of `time.monotonic`).
 
-    Every call raises `BrokerUnavailable` at the deadline; sooner, `AuthenticationFailed` when
-    brokers and client do not accept each other, and `AccessDenied` when a right is missing.
+    What the consumer would hand out meanwhile gets lost: nothing is assigned to it yet. Every call
+    raises `BrokerUnavailable` at the deadline; sooner, `AuthenticationFailed` when brokers and
+    client do not accept each other, and `AccessDenied` when a right is missing.
     """
 
     def __init__(
@@ -39,7 +48,6 @@ class LogMetadata:
         topic: str,
         snapshot_topic: str,
         needs: tuple[str, ...],
-        serve: Callable[[float], None],
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
@@ -48,9 +56,6 @@ class LogMetadata:
         self._consumer = consumer
         self._config = config
         self._errors = errors
-        self._serve = serve
-        """Has the consumer hear of what happens to its connections, for so many seconds at most.
-        It may be read from already: what comes meanwhile is for who reads."""
         self._needs = needs
         """Rights on both topics, as `AccessDenied` names them."""
         self.snapshots_denied: AccessDenied | None = None
@@ -150,15 +155,31 @@ class LogMetadata:
         """Raise what `error` comes to, or let librdkafka reconnect until it is tried again."""
         if error.code() in REFUSED:
             raise denied(self._config, self.topic, *self._needs) from None
-        self._serve(0.0)  # to hear what TLS and SASL have said
+        self._consumer.poll(0.0)  # to hear what TLS and SASL have said
         if time.monotonic() >= deadline or self._errors.repeated:
             raise self._errors.failure(error) from None
         if error.code() in FINAL:
             raise BrokerUnavailable(f"the brokers refused: {error.str()}") from None
-        self._serve(_PAUSE_S)
+        self._consumer.poll(_PAUSE_S)
 
     def _pause(self, deadline: float, what: str) -> None:
         """Let librdkafka reconnect; its own back-off sets the pace."""
         if time.monotonic() >= deadline:
             raise BrokerUnavailable(f"gave up: {what}")
-        self._serve(_PAUSE_S)
+        self._consumer.poll(_PAUSE_S)
+
+
+@contextlib.contextmanager
+def asking(
+    config: KafkaConfig, *, topic: str, snapshot_topic: str, needs: tuple[str, ...]
+) -> Iterator[LogMetadata]:
+    """Ask with connections of its own: on one that fetches, each answer waits for the last fetch's.
+
+    Parameters are those of `LogMetadata`.
+    """
+    errors = ConnectionErrors()
+    consumer = connect(Consumer, {**RECONNECT, **config, "group.id": "marshal"}, errors)
+    try:
+        yield LogMetadata(consumer, config, errors, topic, snapshot_topic, needs)
+    finally:
+        consumer.close()

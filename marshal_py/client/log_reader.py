@@ -22,7 +22,7 @@ from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.admin_on_demand import AdminOnDemand
 from marshal_py.client.genesis import counts_told
 from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, connect
-from marshal_py.client.log_metadata import LogMetadata
+from marshal_py.client.log_metadata import LogMetadata, asking
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.client.snapshots import Boundary, SnapshotDesk, newest_snapshots
 from marshal_py.client.topic_watch import LOOK_EVERY_S, TopicFacts, TopicWatch
@@ -175,8 +175,6 @@ class LogReader:
         """Whether fetches wait as briefly as the mock cluster needs it."""
         self._was_assigned = False
         """Whether this consumer was ever assigned the topic."""
-        self._early: list[Any] = []
-        """What came while the brokers were asked for something else: read before the rest."""
         self._gather_ms = gather_ms
         self._connect(WAIT_MS)
         self._last_value: list[bytes | None] = []
@@ -225,7 +223,6 @@ class LogReader:
             self.topic,
             self.snapshot_topic,
             self._needs,
-            self._serve,
         )
 
     def open(
@@ -309,14 +306,18 @@ class LogReader:
                 )
             if self._use_snapshots:
                 self._restore(snapshot_ends, deadline)
-        assignment = [TopicPartition(self.topic, p, self._start_of(p)) for p in self.partitions]
-        if self._compare:
-            assignment += [
-                TopicPartition(self.snapshot_topic, p, end) for p, end in snapshot_ends.items()
-            ]
+        log = [TopicPartition(self.topic, p, self._start_of(p)) for p in self.partitions]
+        snapshots = [TopicPartition(self.snapshot_topic, p, at) for p, at in snapshot_ends.items()]
         self._was_assigned = True
-        self._early.clear()
-        self._consumer.assign(assignment)
+        # librdkafka fetches as soon as the first partition is there, and what comes later waits
+        # until that fetch is answered: at once, where there are records.
+        for some in (
+            [place for place in log if place.offset < self._ends[place.partition]],
+            [place for place in log if place.offset >= self._ends[place.partition]],
+            snapshots if self._compare else [],
+        ):
+            if some:
+                self._consumer.incremental_assign(some)
 
     def _reconnect(self) -> None:
         self._was_assigned = False
@@ -350,7 +351,7 @@ class LogReader:
                     f"the brokers do not agree how many partitions topic {self.topic!r} has: "
                     f"{count} or {facts.partitions}"
                 )
-            self._serve(0.05)
+            self._consumer.poll(0.05)
 
     def _partitions_read(self, count: int) -> tuple[int, ...]:
         if self._groups is None or self.wire.home is None:
@@ -408,8 +409,11 @@ class LogReader:
         """
         deadline = time.monotonic() + timeout_s
         everything = range(self._partitions)
-        begins = self._metadata.first_offsets(self.topic, everything, deadline)
-        ends = self._metadata.next_offsets(self.topic, everything, deadline)
+        with asking(
+            self._config, topic=self.topic, snapshot_topic=self.snapshot_topic, needs=self._needs
+        ) as brokers:
+            begins = brokers.first_offsets(self.topic, everything, deadline)
+            ends = brokers.next_offsets(self.topic, everything, deadline)
         extents = {p: (begins[p], ends[p]) for p in everything}
         for count in counts_told(self._config, self.topic, extents, deadline):
             if count != self._partitions:
@@ -528,19 +532,11 @@ class LogReader:
 
     def _poll(self, timeout_s: float) -> list[Any]:
         # poll() returns with the first record; consume() alone would wait for a full batch.
-        if not self._early:
-            self._serve(timeout_s)
-            if not self._early:
-                return []
-        messages = [*self._early, *self._consumer.consume(BATCH, 0)]
-        self._early.clear()
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return []
+        messages = [first, *self._consumer.consume(BATCH, 0)]
         return [m for m in messages if not self._too_late(m)] if self._until else messages
-
-    def _serve(self, timeout_s: float) -> None:
-        """Let librdkafka work; what it hands over meanwhile is kept for `_poll`."""
-        message = self._consumer.poll(timeout_s)
-        if message is not None:
-            self._early.append(message)
 
     def _too_late(self, message: Any) -> bool:
         """Whether the record is of after the moment that is asked for."""

@@ -18,13 +18,13 @@ from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.assignor import Assignor, Decision
 from marshal_py.consumer.fetcher import Fetcher
-from marshal_py.consumer.held_partition import Stage
+from marshal_py.consumer.held_partition import HeldPartition, Stage
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
 from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import BrokerUnavailable, DuplicateClientId
-from marshal_py.protocol.balance import Unit, weigh
+from marshal_py.protocol.balance import Plan, Unit, weigh
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.events import Event
@@ -228,32 +228,43 @@ class PartitionClaims:
                 self._partitions.cancel(part)
 
     def _give_up_one(self, decision: Decision, now_s: float) -> None:
-        """One unit at a time goes to whoever has too few."""
+        """One unit at a time goes to whoever has too few; more, where handlers keep it."""
         me, partitions = self._marshal.client_id, self._partitions
         if self._giving is not None:
             unit, since_s = self._giving
-            patience_s = 2 * self._marshal.settings.interval_ms / 1000
+            interval_s = self._marshal.settings.interval_ms / 1000
             holder = decision.holders.get(unit, "gone")
             given = partitions.by_key.get(unit)
             if holder == me and given is not None and given.stage is not Stage.ACTIVE:
-                return  # still being drained; if it is active, it has come back to us
-            if holder is None and now_s - since_s < patience_s:
+                # Still being drained; if it is active, it has come back to us.
+                if now_s - since_s < interval_s:
+                    return
+            elif holder is None and now_s - since_s < 2 * interval_s:
                 return  # whoever lacks one will take it
             self._giving = None
-        unit_or_none = decision.plan.give_up
-        if unit_or_none is None:
+        part = self._next_to_give(decision.plan)
+        if part is None:
             return
-        part = partitions.by_key.get(unit_or_none)
-        if part is None or part.stage is not Stage.ACTIVE:
-            return
-        self._log.info("%s: %s/%d goes to another member", me, *unit_or_none, extra=part.log_fields)
-        self._giving = (unit_or_none, now_s)
+        self._log.info("%s: %s/%d goes to another member", me, *part.key, extra=part.log_fields)
+        self._giving = (part.key, now_s)
         partitions.drain(part)
         if self._subscription.entire_topics:
             for other in partitions.all():
                 if other.topic == part.topic and other.stage is Stage.ACTIVE:
                     partitions.drain(other)
         self._wakeup.wake()
+
+    def _next_to_give(self, plan: Plan) -> HeldPartition | None:
+        """Return what can go: at best something of which nothing is in a handler's hands."""
+        if plan.give_up is None:
+            return None
+        units = (plan.give_up, *plan.instead)
+        parts = [part for unit in units if (part := self._partitions.by_key.get(unit)) is not None]
+        if sum(part.stage is Stage.DRAINING for part in parts) >= plan.surplus:
+            return None
+        able = [part for part in parts if part.stage is Stage.ACTIVE]
+        idle = (part for part in able if not self._partitions.is_busy(part))
+        return next(idle, able[0] if able else None)
 
     def _follow(self) -> None:
         """Whole topics: the other partitions go where partition 0 is."""

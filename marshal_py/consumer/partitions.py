@@ -89,6 +89,10 @@ class Partitions:
         """Whether some partition is on its way to be fetched, or to somebody else."""
         return bool(self._leaving) or not all(part.is_settled for part in self.all())
 
+    def is_busy(self, part: HeldPartition) -> bool:
+        """Whether something of a partition is in the user's hands: it could not go at once."""
+        return self._busy_with(part)
+
     # From a claim to messages
 
     def want(self, key: Unit) -> None:

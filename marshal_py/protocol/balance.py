@@ -7,7 +7,8 @@ and computes the same *target*: how many units each member should hold. A unit i
 whole topic. Then each member does its own part only:
 
 - it claims the free units that the target gives to it, all at once;
-- it gives up *one* unit that the target takes from it, and looks again once somebody has it.
+- it gives up *one* unit that the target takes from it, and looks again once somebody has it. Where
+  a handler keeps that one, another one of the same kind does as well: nobody waits for a handler.
 
 Everything that need not move goes on. The target is sticky, so that this ends:
 
@@ -38,7 +39,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from marshal_py.protocol.shares import (
@@ -68,6 +69,10 @@ class Plan:
 
     claim: tuple[Unit, ...] = ()
     give_up: Unit | None = None
+    instead: tuple[Unit, ...] = ()
+    """What would do as well as `give_up`, the first one first."""
+    surplus: int = 1
+    """With `give_up`: how many units should go, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ class Target:
     """Member → the units that it should give up, the first one first."""
     load: Mapping[str, float]
     """Member → what it holds now, divided by its weight."""
+    spare: Mapping[str, tuple[Unit, ...]] = field(default_factory=dict)
+    """Member → other units that may go in the place of its surplus."""
 
     @property
     def moves(self) -> int:
@@ -89,8 +96,10 @@ class Target:
         """Return the part of one member: all that it should claim, and one unit to give up."""
         mine = self.surplus.get(member, ())
         most = max((self.load[name] for name, units in self.surplus.items() if units), default=0.0)
-        give_up = mine[0] if mine and self.load[member] >= most else None
-        return Plan(tuple(unit for unit, name in self.gains.items() if name == member), give_up)
+        claim = tuple(unit for unit, name in self.gains.items() if name == member)
+        if not mine or self.load[member] < most:
+            return Plan(claim)
+        return Plan(claim, mine[0], (*mine[1:], *self.spare.get(member, ())), len(mine))
 
 
 def plan(me: str, members: Members, holders: Holders, costs: Costs | None = None) -> Plan:
@@ -349,6 +358,7 @@ def _by_count(shares: Shares) -> Target:
     counts.even_out()
     gains: dict[Unit, str] = {}
     surplus: dict[str, list[Unit]] = {}
+    spare: dict[str, list[Unit]] = {}
     tastes = _Tastes(members)
     for cls in classes:
         lack: dict[str, int] = {}
@@ -360,6 +370,7 @@ def _by_count(shares: Shares) -> Target:
             elif after < before:
                 own = tastes.least_liked([unit for _, unit in cls.held[name]], name)
                 surplus.setdefault(name, []).extend(own[: before - after])
+                spare.setdefault(name, []).extend(own[before - after :])
         if cls.free:
             gains.update(_hand_out(cls.free, tastes, lack))
     for name, cap in counts.cap.items():
@@ -369,7 +380,12 @@ def _by_count(shares: Shares) -> Target:
         if excess > 0:
             own = [u for cls in classes for _, u in cls.held.get(name, ()) if u not in gone]
             surplus.setdefault(name, []).extend(tastes.least_liked(own, name)[:excess])
-    return Target(gains, {name: tuple(units) for name, units in surplus.items()}, load)
+    return Target(
+        gains,
+        {name: tuple(units) for name, units in surplus.items()},
+        load,
+        {name: tuple(units) for name, units in spare.items()},
+    )
 
 
 def _hand_out(free: list[UnitOrder], tastes: _Tastes, lack: dict[str, int]) -> dict[Unit, str]:

@@ -476,6 +476,24 @@ _ASSIGNMENT = [
         "what is free is claimed", "_plan", "for unit in decision.plan.claim:", "for unit in ():"
     ),
     _planned(
+        "what a handler has is kept while something else can go",
+        "_next_to_give",
+        "if not self._partitions.is_busy(part)",
+        "",
+    ),
+    _planned(
+        "no more than is to go is on its way",
+        "_next_to_give",
+        ">= plan.surplus",
+        ">= len(units)",
+    ),
+    _planned(
+        "one handler keeps nothing else from going",
+        "_give_up_one",
+        "if now_s - since_s < interval_s:",
+        "if True:",
+    ),
+    _planned(
         "what came back to its giver blocks nothing",
         "_give_up_one",
         "given is not None and given.stage is not Stage.ACTIVE",

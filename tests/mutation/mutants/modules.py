@@ -50,10 +50,14 @@ MODULES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
-        "what comes while offsets are asked for is read",
+        "offsets are not asked for on the connection that fetches",
         f"{CLIENT}.log_reader",
-        "unit/marshal_py/client/test_log_reader.py::test_a_record_that_comes_while_offsets_are_asked_for_is_not_lost",
-        ("LogReader._serve", "self._early.append(message)", "pass"),
+        "unit/marshal_py/client/test_log_reader.py::test_offsets_are_not_asked_for_behind_a_fetch",
+        (
+            "LogReader.check_founding",
+            "begins = brokers.first_offsets(",
+            "begins = self._metadata.first_offsets(",
+        ),
     ),
     noticed(
         "a transaction that does not begin, or is not committed, is told as what it is",

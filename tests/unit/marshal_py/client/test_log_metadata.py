@@ -45,9 +45,7 @@ class Consumer:
 
 
 def metadata(consumer: Consumer) -> LogMetadata:
-    return LogMetadata(
-        consumer, {}, ConnectionErrors(), "t", "t.snapshots", ("Read",), lambda _: None
-    )
+    return LogMetadata(consumer, {}, ConnectionErrors(), "t", "t.snapshots", ("Read",))
 
 
 def at(partition: int, offset: int, error: KafkaError | None = None) -> Any:
@@ -124,9 +122,7 @@ def test_the_cause_is_told_whenever_the_time_is_up(
     monkeypatch.setattr(log_metadata, "time", Clock())
     errors = ConnectionErrors()
     errors.note_outage(KafkaError._TRANSPORT, "Connection refused")
-    log = LogMetadata(
-        Unreachable(*answers), {}, errors, "t", "t.snapshots", ("Read",), lambda _: None
-    )
+    log = LogMetadata(Unreachable(*answers), {}, errors, "t", "t.snapshots", ("Read",))
     with pytest.raises(BrokerUnavailable, match="Connection refused"):
         ask(log, float(seconds))
 

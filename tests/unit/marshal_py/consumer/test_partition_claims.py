@@ -7,6 +7,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.assignor import Decision
 from marshal_py.consumer.held_partition import Stage
@@ -39,6 +41,7 @@ class Member:
     def __init__(self, *, wire: str = "msgpack", **wants: Any) -> None:
         self.settings = SimpleNamespace(wire=wire, interval_ms=INTERVAL_MS)
         self.does: list[str] = []
+        self.busy: set[int] = set()
         self.by_key: dict[Unit, Part] = {}
         self.counts = {"t": 2}
         self.published: dict[Unit, ClaimMetadata] = {}
@@ -62,6 +65,9 @@ class Member:
         )
 
     # What `PartitionClaims` asks of partitions and positions
+
+    def is_busy(self, part: Part) -> bool:
+        return part.partition in self.busy
 
     def all(self) -> list[Part]:
         return list(self.by_key.values())
@@ -109,6 +115,8 @@ def decision(
     claim: tuple[int, ...] = (),
     give_up: int | None = None,
     *,
+    instead: tuple[int, ...] = (),
+    surplus: int = 1,
     resume: tuple[int, ...] = (),
     holders: dict[int, str | None] | None = None,
     paused: bool = False,
@@ -116,7 +124,12 @@ def decision(
     newcomers: bool = False,
 ) -> Decision:
     return Decision(
-        Plan(tuple(("t", p) for p in claim), None if give_up is None else ("t", give_up)),
+        Plan(
+            tuple(("t", p) for p in claim),
+            None if give_up is None else ("t", give_up),
+            tuple(("t", p) for p in instead),
+            surplus,
+        ),
         tuple(("t", p) for p in resume),
         {("t", p): who for p, who in (holders or {}).items()},
         paused,
@@ -158,6 +171,30 @@ def test_one_is_given_at_a_time_and_waited_for_until_somebody_has_it() -> None:
     del member.by_key["t", 0]
     assert member.round(0.5, give_up=1, holders={0: None, 1: "me"}) == [], "it will be taken"
     assert member.round(give_up=1, holders={0: "other", 1: "me"}) == ["drain 1"]
+
+
+def test_what_a_handler_has_is_kept_while_something_else_can_go() -> None:
+    member = Member()
+    member.hold(0, 1)
+    member.busy = {0}
+    assert member.round(give_up=0, instead=(1,), holders={0: "me", 1: "me"}) == ["drain 1"]
+
+
+@pytest.mark.parametrize(("surplus", "does"), [(2, ["drain 1"]), (1, [])])
+def test_nobody_waits_for_one_handler_after_an_interval(surplus: int, does: list[str]) -> None:
+    """But no more than is to go is on its way at a time."""
+    member = Member()
+    member.hold(0, 1)
+    member.busy = {0, 1}
+    both: dict[str, Any] = {
+        "give_up": 0,
+        "instead": (1,),
+        "surplus": surplus,
+        "holders": {0: "me", 1: "me"},
+    }
+    assert member.round(**both) == ["drain 0"]
+    assert member.round(0.9, **both) == []
+    assert member.round(0.2, **both) == does
 
 
 def test_what_nobody_takes_is_not_waited_for_for_ever() -> None:
