@@ -297,8 +297,8 @@ class Claim(OfOneProcess):
 
         For a position that has lost its meaning, as the topic was made anew or truncated; stop
         acting on the claim before. Does not wait: the claim has ended (`reason`) when the log has
-        it, and if something else of the claim was on its way there, nothing happens; ask again
-        then. Raises `NotHeld`, `Closed`.
+        it. It is tried until then: a claim whose position is being set goes to nobody with another
+        one while this client runs. Raises `NotHeld`, `Closed`.
         """
         driver = self._core.driver
         with driver.lock:

@@ -7,6 +7,7 @@ assignment asks for (assign, pause, ...) is carried out between two fetches.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections import deque
@@ -62,6 +63,9 @@ _GONE: Final = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
+
+_TRUNCATED_AT: Final = re.compile(r"truncation detected.*broker end offset is (\d+)")
+"""How librdkafka says, and nowhere else, where a partition ended that has grown again."""
 
 _message: Final[Any] = Message
 _partition_of: Callable[[Any], int] = _message.partition
@@ -258,6 +262,9 @@ class Fetcher:
             )
         stream = self._streams[part.source]
         stream.parts[part.number] = part
+        if isinstance(stream, RangeStream) and 0 <= stream.truncated_at < part.read_to:
+            part.out_of_range, part.truncated_at = True, stream.truncated_at
+            self._wakeup.wake()
         self._follow(stream)
 
     def _detach(self, part: HeldPartition) -> None:
@@ -293,6 +300,8 @@ class Fetcher:
         stream = self._streams.get(source)
         if stream is not None:
             stream.end = min(stream.end, end)
+            if isinstance(stream, RangeStream):
+                stream.truncated_at = -1
 
     def leave(self, source: tuple[str, int]) -> None:
         """Fetch nothing more of a partition whose ranges were fetched."""
@@ -444,6 +453,9 @@ class Fetcher:
             parts = list(stream.parts.values())
         else:
             parts = [self.active[key]] if key in self.active else []
+        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            self._place_again(parts, stream, error)
+            return
         if not parts:
             return
         part = parts[0]
@@ -455,13 +467,7 @@ class Fetcher:
             # Of the topic nothing may be left under this name, or another topic.
             self.on_gone(part.topic)
             return
-        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            for each in parts:
-                each.out_of_range = True
-            if stream is not None:
-                stream.is_lost = True
-            self._wakeup.wake()
-        elif code in REFUSED:
+        if code in REFUSED:
             self._wakeup.fail(denied(self._config, part.topic, "Read"))
         else:
             self._log.warning(
@@ -472,6 +478,20 @@ class Fetcher:
                 error.str(),
                 extra=part.log_fields,
             )
+
+    def _place_again(
+        self, parts: list[HeldPartition], stream: Stream | None, error: KafkaError
+    ) -> None:
+        """Kafka has nothing where it was to read."""
+        found = _TRUNCATED_AT.search(error.str())
+        end = -1 if found is None else int(found[1])
+        if stream is not None:
+            stream.is_lost = True
+        if isinstance(stream, RangeStream) and not parts:  # the next one must hear of it
+            stream.end, stream.truncated_at = min(stream.end, end), end
+        for part in parts:
+            part.out_of_range, part.truncated_at = True, end
+            self._wakeup.wake()
 
 
 def _fetch_config(marshal: Marshal, kafka: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -233,6 +233,8 @@ class HeldPartition:
         """What a heartbeat was sent for, when a partition was given back."""
         self.out_of_range = False
         """Kafka has no message at our position; the assignment finds another."""
+        self.truncated_at = -1
+        """Below what there were messages when Kafka said so, if it told; −1: it did not."""
         self.chosen = False
         """Where to begin was decided under this claim."""
         self.reset_to: int | None = None

@@ -222,7 +222,7 @@ class Partitions:
         first = self._positions.restart_of(part, self._fetcher.end_of(part.source))
         if first is None:
             return  # the next round tries again
-        part.out_of_range = False
+        part.out_of_range, part.truncated_at = False, -1
         if part.number is not None and first <= part.read_to:
             self._fetcher.pause_or_resume(part)  # it was another slot's messages that are gone
             return

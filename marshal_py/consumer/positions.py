@@ -244,6 +244,8 @@ class Positions:
             first, end = self._look_up(part, -2), self._look_up(part, -1)
         except KafkaException:
             return None
+        if part.truncated_at >= 0:  # it may have grown beyond our position since then
+            end = min(end, part.truncated_at)
         # At most once, what was claimed may lie ahead of what was fetched.
         position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
         if part.number is not None:  # where it is read is another matter than what of it is done

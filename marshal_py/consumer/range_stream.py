@@ -40,6 +40,9 @@ class RangeStream:
         """Kafka has ended the fetching: there is nothing where it was."""
         self.end = -1
         """There are messages below it, as far as is known."""
+        self.truncated_at = -1
+        """Kafka said while no range was held that there is nothing from there on; −1: it did not.
+        It may have grown again since then."""
         self.is_of_use: Final = True
         """Ranges come and go: what was read is kept for the next."""
         self._wanting: list[HeldPartition] = []

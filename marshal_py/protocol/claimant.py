@@ -311,7 +311,7 @@ class Claimant:
         if holding.state in _PENDING:
             # A claim in flight that is accepted all the same is given back when it is read.
             self._end(holding, ClaimEvent.CANCELLED, "cancelled")
-        elif holding.state in _OURS:
+        elif holding.state in _OURS and not holding.repositioned:  # which ends it, too
             self._start_release(holding, now_ns)
 
     def commit(self, holding: Holding, next_offset: int, now_ns: int, *, flush: bool) -> None:
@@ -357,25 +357,25 @@ class Claimant:
     def set_position(self, holding: Holding, next_offset: int, now_ns: int) -> None:
         """Set the position of a claim that is held, even back; the claim ends with it (§5.10).
 
-        The caller has stopped acting on it, and nothing renews it from here on. If the log refuses,
-        as something of the claim was read meanwhile, nothing is told, and the caller asks again.
-        Raises `NotHeld`.
+        The caller has stopped acting on it, and nothing renews it from here on. It is sent until
+        the log has it: the claim goes with no other position. Where the log refuses it for what it
+        is, as a range that is held lies there, the claim is released when its lease would have
+        ended. Raises `NotHeld`.
         """
         if type(next_offset) is not int or not 0 <= next_offset < 2**63:
             raise InvalidArgument(f"next_offset = {next_offset!r} must be 0 or more")
         version = self.world.version(self.group_id, *holding.key)
         if holding.state not in _OURS or version == NO_OFFSET:
             raise NotHeld(f"{_name(holding)} is not held any more: {holding.reason or 'released'}")
-        seq = next(self._seq)
-        record = SetPosition(
-            *self._header(seq), holding.topic, holding.partition, next_offset, version
-        )
-        if holding.renewable:  # should nobody ask again, it is released like a paused one
-            self._release_at(holding, max(now_ns, holding.lease_until_ns))
-        holding.repositioned, holding.lease_until_ns = True, 0
+        if holding.reposition_to == next_offset:
+            return
+        if holding.renewable:
+            holding.reposition_until_ns = max(now_ns, holding.lease_until_ns)
+        holding.reposition_to, holding.lease_until_ns = next_offset, 0
+        holding.release_at_ns = None  # of a group that was paused before
         if holding.state is ClaimState.HELD:
             holding.on(ClaimEvent.LEASE_OVER)
-        self._appends.append(Append(holding.coordinator, seq, encode(record)))
+        self._send_position(holding, now_ns)
 
     def set_member_metadata(self, metadata: bytes, now_ns: int) -> None:
         """Set what this client tells the other members, at most 4,096 bytes, and tell it now."""
@@ -531,6 +531,8 @@ class Claimant:
             elif kind is ev.MessagesClaimed:
                 self._on_messages(coordinator, event)
             elif kind is ev.PositionSet:
+                if event.instance_id == self.instance_id:
+                    self._sent.pop(event.seq)
                 self._lose(self._ours[coordinator].get((event.topic, event.partition)), event)
                 touched[event.topic, event.partition] = None
                 migrates = self.grants.heard(event) or migrates
@@ -577,6 +579,10 @@ class Claimant:
                     self._check_at(holding, now_ns + RETRY_NS)
         elif sent.kind == "release" and holding is not None:
             if holding.state is ClaimState.RELEASING:
+                self._release_at(holding, now_ns + RETRY_NS)
+        elif sent.kind == "position" and holding is not None:
+            self._sent.pop(seq)
+            if holding.state in _OURS:
                 self._release_at(holding, now_ns + RETRY_NS)
         elif sent.kind == "messages" and holding is not None:
             self._sent.pop(seq)
@@ -663,7 +669,9 @@ class Claimant:
                     self._consider(holding, now_ns)
             elif holding is not None and holding.release_at_ns == due_ns:
                 holding.release_at_ns = None
-                if holding.state in _OURS:
+                if holding.state in _OURS and holding.repositioned:
+                    self._send_position(holding, now_ns)
+                elif holding.state in _OURS:
                     self._start_release(holding, now_ns)
                 elif holding.state is ClaimState.RELEASING:
                     self._send_release(holding, now_ns)
@@ -855,6 +863,11 @@ class Claimant:
                 self._notices.append(
                     Notice("messages_rejected", sent.holding, event.reason, event.seq)
                 )
+        elif event.record == "SetPosition":
+            self._sent.pop(event.seq)
+            held = self._ours[coordinator].get(key)
+            if held is not None and held.repositioned:
+                self._position_refused(held, event.reason, now_ns)
         elif event.record == "ReleasingPartition":
             sent = self._sent.pop(event.seq)
             if sent is not None and sent.holding is not None:
@@ -1137,6 +1150,25 @@ class Claimant:
         )
         self._append(record, holding.coordinator, "release", holding, now_ns)
 
+    def _send_position(self, holding: Holding, now_ns: int) -> None:
+        seq = next(self._seq)
+        record = SetPosition(
+            *self._header(seq),
+            holding.topic,
+            holding.partition,
+            holding.reposition_to,
+            self.world.version(self.group_id, *holding.key),
+        )
+        self._append(record, holding.coordinator, "position", holding, now_ns)
+
+    def _position_refused(self, holding: Holding, reason: str, now_ns: int) -> None:
+        if reason == "stale_version":  # something of the claim was on its way to the log
+            self._send_position(holding, now_ns)
+        elif now_ns < holding.reposition_until_ns:
+            self._release_at(holding, now_ns + RETRY_NS)
+        else:
+            self._start_release(holding, now_ns)
+
     def _on_released(self, coordinator: int, event: ev.Released) -> None:
         key = (event.topic, event.partition)
         releasing = self._releasing.get(key)
@@ -1163,7 +1195,7 @@ class Claimant:
         if not self.heeds_pauses:
             return
         for holding in list(self._ours[coordinator].values()):
-            if holding.paused:
+            if holding.paused or holding.repositioned:
                 continue
             if not holding.acquired:
                 self._wait_on(holding)
@@ -1233,6 +1265,8 @@ class Claimant:
         for forgotten in self._sent.add(seq, Sent(now_ns, coordinator, kind, holding)):
             if forgotten.kind == "heartbeat":
                 self._heartbeats.settled(coordinator, now_ns)
+            elif forgotten.kind == "position" and forgotten.holding is not None:
+                self._release_at(forgotten.holding, now_ns + RETRY_NS)
         self._appends.append(Append(coordinator, seq, encode(record)))
         self._watch_sent()
 

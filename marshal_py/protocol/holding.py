@@ -30,7 +30,8 @@ class Holding:
         "reason",
         "release_at_ns",
         "renewed_ns",
-        "repositioned",
+        "reposition_to",
+        "reposition_until_ns",
         "state",
         "stored_metadata",
         "stored_offset",
@@ -60,8 +61,10 @@ class Holding:
         self.acquired = False
         self.late_renewals = 0
         self.paused = False
-        self.repositioned = False
-        """Its position is being set, with which it ends."""
+        self.reposition_to = NO_OFFSET
+        """Its position is being set to this, with which it ends; −1: it is not."""
+        self.reposition_until_ns = 0
+        """Until when that is tried where the log refuses it for what it is."""
         self.reason: str | None = None
         """Why it ended; None while it has not."""
         self.claim_seq = -1
@@ -71,6 +74,11 @@ class Holding:
     @property
     def key(self) -> tuple[str, int]:
         return (self.topic, self.partition)
+
+    @property
+    def repositioned(self) -> bool:
+        """Whether its position is being set."""
+        return self.reposition_to != NO_OFFSET
 
     @property
     def renewable(self) -> bool:

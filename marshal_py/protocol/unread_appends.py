@@ -14,7 +14,7 @@ MAX_UNREAD: Final = 20_000
 """Appends per coordination partition that are remembered: what an endless outage can pile up."""
 
 
-AppendKind: TypeAlias = Literal["claim", "heartbeat", "release", "messages", "split"]
+AppendKind: TypeAlias = Literal["claim", "heartbeat", "release", "messages", "split", "position"]
 
 
 class Sent(NamedTuple):

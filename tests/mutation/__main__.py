@@ -29,6 +29,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/protocol/test_claimant_edge_cases.py",
         "marshal_py/protocol/test_claimant_regressions.py",
         "marshal_py/protocol/test_claimant_spec.py",
+        "marshal_py/protocol/test_claimant_ranges.py",
         "marshal_py/protocol/test_vectors.py",
         "marshal_py/protocol/test_ranges.py",
         "marshal_py/protocol/test_world.py",
@@ -40,6 +41,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "consumers": (
         "marshal_py/consumer/test_decisions.py",
+        "marshal_py/consumer/test_partition_claims.py",
         "marshal_py/consumer/test_claimed_ahead.py",
         "marshal_py/consumer/test_handover.py",
         "marshal_py/consumer/test_held_partition.py",

@@ -475,6 +475,13 @@ _ASSIGNMENT = [
     _planned(
         "what is free is claimed", "_plan", "for unit in decision.plan.claim:", "for unit in ():"
     ),
+    _consumers(
+        "consumer.positions",
+        "a partition that was cut off has grown again",
+        "Positions.restart_of",
+        "end = min(end, part.truncated_at)",
+        "pass",
+    ),
     _planned(
         "what a handler has is kept while something else can go",
         "_next_to_give",

@@ -1737,8 +1737,8 @@ _ENDING = [
     _claimant(
         "release: again after a failed append",
         "append_failed",
-        "self._release_at(holding, now_ns + RETRY_NS)",
-        "pass",
+        "            if holding.state is ClaimState.RELEASING:\n                self._release_at",
+        "            if False:\n                self._release_at",
     ),
     _claimant(
         "release: it is over when it was read",
@@ -1766,14 +1766,38 @@ _ENDING = [
     _claimant(
         "position set: nothing renews from the decision on",
         "set_position",
-        "holding.repositioned, holding.lease_until_ns = True, 0",
-        "pass",
+        "holding.reposition_to, holding.lease_until_ns = next_offset, 0",
+        "holding.reposition_to = next_offset if holding.paused else NO_OFFSET",
     ),
     _claimant(
         "position set: what is refused is given back",
-        "set_position",
-        "self._release_at(holding, max(now_ns, holding.lease_until_ns))",
+        "_position_refused",
+        "self._start_release(holding, now_ns)",
         "pass",
+    ),
+    _claimant(
+        "position set: what was on its way hinders nothing",
+        "_position_refused",
+        'if reason == "stale_version":',
+        "if False:",
+    ),
+    _claimant(
+        "position set: a release does not hinder it",
+        "release",
+        "elif holding.state in _OURS and not holding.repositioned:",
+        "elif holding.state in _OURS:",
+    ),
+    _claimant(
+        "position set: a pause does not hinder it",
+        "_on_paused",
+        "if holding.paused or holding.repositioned:",
+        "if holding.paused:",
+    ),
+    _claimant(
+        "position set: what got lost is sent again",
+        "append_failed",
+        "            if holding.state in _OURS:\n                self._release_at",
+        "            if False:\n                self._release_at",
     ),
     _claimant(
         "claiming: what was published is published on",

@@ -14,6 +14,7 @@ from marshal_py.consumer.held_partition import HeldPartition, Stage
 from marshal_py.errors import AccessDenied, ConfigurationError
 from marshal_py.protocol.slots import slots_cell
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim
+from tests.unit.marshal_py.consumer.test_range_stream import a_range
 
 
 class FakeKafka:
@@ -186,6 +187,50 @@ def test_messages_that_are_gone_are_told_to_whoever_places_the_partition(
     world.fetcher._sort_out([message(5, error=code)])
     assert (part.out_of_range, other.out_of_range) == (True, False)
     assert world.core.wakeup._event.is_set()
+    assert part.truncated_at == -1
+
+
+CUT_OFF = Message(
+    topic="t",
+    partition=0,
+    offset=30,
+    error=KafkaError(
+        KafkaError._AUTO_OFFSET_RESET,
+        "Partition log truncation detected at offset 30 (leader epoch 0): broker end offset is 20 "
+        "(offset leader epoch 0). Reset to INVALID.: Local: Partition log truncation detected",
+    ),
+)
+
+
+def test_where_a_partition_was_cut_off_is_told_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    part = world.hold("t", 0, 30)
+    world.fetcher._sort_out([CUT_OFF])
+    assert (part.out_of_range, part.truncated_at) == (True, 20)
+
+
+def test_what_was_cut_off_between_two_ranges_is_told_to_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It asks at the old place, where by then there may be messages again."""
+    world = World(monkeypatch, sharing="ranges")
+    fetcher = world.fetcher
+
+    def hold(start: int) -> HeldPartition:
+        part = a_range(start, start + 10)
+        fetcher.assign(part, start)
+        return part
+
+    fetcher.set_end(("t", 0), 30)
+    fetcher.unassign(hold(20))
+    fetcher._sort_out([CUT_OFF])
+    assert fetcher.end_of(("t", 0)) == 20
+    sound, gone = hold(10), hold(30)
+    assert (sound.out_of_range, sound.truncated_at) == (False, -1)
+    assert (gone.out_of_range, gone.truncated_at) == (True, 20)
+    assert world.core.wakeup._event.is_set()
+    fetcher.truncated(("t", 0), 20)
+    assert not hold(40).out_of_range
 
 
 @pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION])

@@ -267,6 +267,21 @@ def test_a_position_that_is_sound_after_all_is_read_from_again(
     assert (world.assigned, world.set_to) == ([20], [])
 
 
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+def test_a_partition_that_was_cut_off_goes_on_there_though_it_has_grown_again(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    world = World(monkeypatch, mode=mode)
+    world.made.topics.ids = {"t": NEW}
+    world.part.stage = Stage.ACTIVE
+    world.claim.position = 18
+    world.part.start(18)
+    world.part.metadata = ClaimMetadata(topic_id=NEW)
+    world.part.out_of_range, world.part.truncated_at = True, 15
+    world.advance()
+    assert world.set_to == [15]
+
+
 @pytest.mark.parametrize(("position", "lag"), [(-1, 20), (0, 20), (15, 5), (20, 0), (21, 0)])
 def test_how_far_a_partition_is_behind(
     monkeypatch: pytest.MonkeyPatch, position: int, lag: int

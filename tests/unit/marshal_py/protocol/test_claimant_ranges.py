@@ -467,3 +467,20 @@ def test_no_message_has_two_holders_whatever_members_do(seed: int) -> None:
             client.see(now)
         check()
     assert len(begun) > 20
+
+
+@spec("C-37")
+def test_a_position_that_is_refused_for_what_it_is_is_tried_for_a_lease() -> None:
+    """Its range ends before it. What is tried without end would never be given back."""
+    cluster = Cluster()
+    client = cluster.client()
+    holding = granted(client, 10)
+    client.do("set_position", holding, 11)
+    tried = 0
+    for ms in range(0, 3 * I, 50):
+        client.at(ms)
+        tried += kinds(client.land()).count("SetPosition")
+        client.see()
+    assert tried > 2
+    assert ranges(cluster) == [(0, 10, None)]
+    assert holding.state is ClaimState.ENDED
