@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, State, Stop
 from harvest.core.dead_letters import AddFailed, BadRow, BadRowFilter, DeadLettersAdded, Key
@@ -243,6 +243,9 @@ Action: TypeAlias = (
 )
 
 
+_Step: TypeAlias = Literal["read", "deliver", "set aside", "save"]
+
+
 @dataclass(slots=True)
 class _Sent:
     rows: Sequence[Row]
@@ -290,6 +293,10 @@ class WalScheduler:
     """What the sink refused, and is a dead letter: it is read again, and not sent again."""
     _relieved: bool = False
     """What a delivery failed for is out of the way: no reason to wait before the next."""
+    _failing: set[_Step] = field(default_factory=set)
+    """What has failed, and has not succeeded since then."""
+    _failed_lsn: int = 0
+    """How far the rows went of which some could not be delivered, or set aside."""
 
     def __post_init__(self) -> None:
         self._pace = Pace(self.limits)
@@ -313,8 +320,8 @@ class WalScheduler:
 
     @property
     def running(self) -> bool:
-        """Whether it works, and neither begins nor recovers."""
-        return self.state is State.RUNNING
+        """Whether it works, and neither begins nor recovers, nor fails again and again."""
+        return self.state is State.RUNNING and not self._failing
 
     def step(self, event: Event) -> list[Action]:
         """Apply one event; return the actions that follow from it, in order."""
@@ -324,6 +331,7 @@ class WalScheduler:
         match event:
             case ReadDone():
                 self._reading = False
+                self._failing.discard("read")
                 if self.state is State.RUNNING:
                     actions = self._read(event)
             case Settled():
@@ -332,10 +340,12 @@ class WalScheduler:
                 actions = self._refresh(anyway=anyway)
             case Saved(position):
                 self._saving = False
+                self._failing.discard("save")
                 self.saved = position
                 actions = [Confirm(position.lsn)]
             case SaveFailed():
                 self._saving = False
+                self._failing.add("save")
                 actions = self._fail()
             case Start():
                 assert self.state is State.NEW
@@ -347,10 +357,13 @@ class WalScheduler:
             case OpenFailed():
                 actions = self._open_again()
             case StreamFailed():
+                self._failing.add("read")
                 actions = self._open_again() if self._opening else self._fail()
             case DeadLettersAdded(ids, waiting):
                 actions = self._dead_letters_added(ids, waiting)
             case AddFailed():
+                self._failing.add("set aside")
+                self._note_how_far(self.position if self._held is None else self._held[1])
                 self._adding, self._held = False, None
                 actions = self._fail()
             case LeaseLost():
@@ -397,8 +410,9 @@ class WalScheduler:
             return []
         self.state = State.RUNNING
         self.position = self.settled = replace(position, epoch=self.epoch)
-        # The first checkpoint is what shows a slot that is made anew: at once.
-        return self._save_now() if self.saved is None else []
+        # The first checkpoint is what shows a slot that is made anew: at once. What could not be
+        # saved is tried again at once, too: until then nobody knows whether it can be.
+        return self._save_now() if self.saved is None or "save" in self._failing else []
 
     # --- The way of a row ---
 
@@ -411,6 +425,8 @@ class WalScheduler:
             self.position = position
             if not self._sends:
                 self.settled = position
+                if position.lsn >= self._failed_lsn:  # nothing is left of what failed
+                    self._failing -= {"deliver", "set aside"}
             return self._refresh() if self._asked else []
         bad_rows = self.row_filter.find_bad(rows)
         if not bad_rows:
@@ -458,7 +474,11 @@ class WalScheduler:
 
     def _settled(self, event: Settled) -> list[Action]:
         failure = event.failure
+        had_rows = any(self._sends[number].rows for number in event.sends)
         if failure is not None:
+            if not failure.refused:
+                self._failing.add("deliver" if had_rows else "save")
+                self._note_how_far(self.position)
             if self.in_flight_records and self.state is State.RUNNING and not failure.refused:
                 self._pace.failed(self.in_flight_records)
             for number in event.sends:
@@ -474,6 +494,7 @@ class WalScheduler:
             return self._fail()
         if not self._broken:
             self._pace.succeeded()
+            self._failing.discard("deliver" if had_rows else "save")
         for number in event.sends:
             self._sends[number].is_settled = True
             if self._broken:
@@ -491,6 +512,9 @@ class WalScheduler:
             return []
         self.saved = last
         return [Confirm(last.lsn)]
+
+    def _note_how_far(self, position: WalPosition | None) -> None:
+        self._failed_lsn = 0 if position is None else position.lsn
 
     def _forget(self, number: int) -> WalPosition:
         sent = self._sends.pop(number)
@@ -533,6 +557,7 @@ class WalScheduler:
 
     def _dead_letters_added(self, ids: frozenset[int], waiting: Mapping[Key, int]) -> list[Action]:
         self._adding = False
+        self._failing.discard("set aside")
         self.row_filter.waiting = dict(waiting)
         held, self._held = self._held, None
         if held is None:

@@ -133,7 +133,8 @@ class WalLeader:
         if is_due and self._purging.wait_idle(0):
             self._purged_s, self._purged_at = now_s, published
             self._purging.put(None)
-        is_due = self.scheduler.running and now_s > self._maintained_s + _MAINTAIN_S
+        is_working = self.scheduler.state is w.State.RUNNING
+        is_due = is_working and now_s > self._maintained_s + _MAINTAIN_S
         if self._tools.maintain is not None and is_due:
             self._maintained_s = now_s
             self._maintenance.put(None)

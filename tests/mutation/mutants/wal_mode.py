@@ -27,6 +27,48 @@ def _leader(name: str, function: str, old: str, new: str) -> Mutant:
 WAL_MODE: tuple[Mutant, ...] = (
     _scheduler("what is below the position is skipped", "_new_rows", "commit_lsn < lsn", "False"),
     _scheduler(
+        "a leader whose rows fail again and again is not well",
+        "_settled",
+        'self._failing.add("deliver" if had_rows else "save")',
+        'self._failing.add("save")',
+    ),
+    _scheduler(
+        "what failed is still to come",
+        "_read",
+        "if position.lsn >= self._failed_lsn:",
+        "if True:",
+    ),
+    _scheduler(
+        "nothing is left of what failed",
+        "_read",
+        "if position.lsn >= self._failed_lsn:",
+        "if False:",
+    ),
+    _scheduler(
+        "what could not be saved is saved as soon as it is open again",
+        "_stream_opened",
+        'or "save" in self._failing',
+        "",
+    ),
+    _scheduler(
+        "a leader whose position cannot be saved is not well",
+        "step",
+        'self._failing.add("save")',
+        "pass",
+    ),
+    _scheduler(
+        "a leader that can set nothing aside is not well",
+        "step",
+        'self._failing.add("set aside")',
+        "pass",
+    ),
+    _scheduler(
+        "a leader whose stream ends again and again is not well",
+        "step",
+        'self._failing.add("read")',
+        "pass",
+    ),
+    _scheduler(
         "the first rows of a part are skipped",
         "_new_rows",
         "skip = part_rows - first",
@@ -66,8 +108,8 @@ WAL_MODE: tuple[Mutant, ...] = (
     _scheduler(
         "the first checkpoint is saved at once",
         "_stream_opened",
-        "return self._save_now() if self.saved is None else []",
-        "return []",
+        "self.saved is None or",
+        "",
     ),
     _scheduler(
         "a reading is for the rows there is room for", "_read_if_room", "room <= 0", "False"

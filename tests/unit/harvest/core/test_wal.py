@@ -268,6 +268,85 @@ def test_after_rows_that_are_refused_as_much_is_read_as_before() -> None:
     assert read_again(scheduler, 80, refused) == (0, 100)
 
 
+def opened_again(scheduler: w.WalScheduler, actions: list[Any]) -> list[Any]:
+    """Go on from the end of `actions`, which waits and opens anew, to the stream's first read."""
+    assert isinstance(actions[-1], w.Open)
+    scheduler.step(w.Opened(scheduler.saved))
+    return scheduler.step(w.StreamOpened(scheduler.saved or WalPosition(0, "s", 1, 100)))
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_it_is_not_well_while_its_rows_fail_again_and_again(atomic: bool) -> None:
+    scheduler = opened(atomic)
+    assert scheduler.running
+    for _ in range(3):
+        send, *_ = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110)], 210)]))
+        assert isinstance(send, w.Send)
+        opened_again(scheduler, scheduler.step(w.Settled((send.number,), Failure("timed out"))))
+        assert not scheduler.running
+        scheduler.step(w.ReadDone([], 150))
+        assert not scheduler.running, "the row is still to come"
+    send, *_ = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110)], 210)]))
+    assert isinstance(send, w.Send)
+    scheduler.step(w.Settled((send.number,)))
+    assert scheduler.running
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_it_is_well_when_nothing_is_left_of_what_failed(atomic: bool) -> None:
+    """Somebody has deleted the row, say: nothing else may come for days."""
+    scheduler = opened(atomic)
+    send, *_ = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110)], 210)]))
+    assert isinstance(send, w.Send)
+    opened_again(scheduler, scheduler.step(w.Settled((send.number,), Failure("timed out"))))
+    scheduler.step(w.ReadDone([], 210))
+    assert scheduler.running
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_position_that_could_not_be_saved_is_saved_as_soon_as_it_is_open_again(
+    atomic: bool,
+) -> None:
+    """A right may be missing: an idle outbox would look well between two attempts."""
+    scheduler = opened(atomic)
+    save, *_ = scheduler.step(w.Refresh(anyway=True))
+    for _ in range(2):
+        if isinstance(save, w.Send):
+            failed = scheduler.step(w.Settled((save.number,), Failure("timed out")))
+        else:
+            failed = scheduler.step(w.SaveFailed())
+        save, *_ = opened_again(scheduler, failed)
+        assert isinstance(save, w.Send if atomic else w.Save)
+        scheduler.step(w.ReadDone([], 100))
+        assert not scheduler.running
+    good: Any = w.Settled((save.number,)) if isinstance(save, w.Send) else w.Saved(save.position)
+    scheduler.step(good)
+    assert scheduler.running
+
+
+def test_it_is_not_well_while_a_row_cannot_be_set_aside() -> None:
+    scheduler = opened()
+    bad: Any = (110, "no topic", b"k", b"v", (), ())
+    for _ in range(2):
+        (add,) = scheduler.step(w.ReadDone([w.Chunk(200, 0, [bad], 210)]))
+        assert isinstance(add, w.AddRows)
+        opened_again(scheduler, scheduler.step(w.AddFailed()))
+        scheduler.step(w.ReadDone([], 150))
+        assert not scheduler.running
+    scheduler.step(w.ReadDone([w.Chunk(200, 0, [bad], 210)]))
+    scheduler.step(w.DeadLettersAdded(frozenset({110}), {}))
+    assert scheduler.running
+
+
+def test_it_is_not_well_while_the_stream_ends_as_soon_as_it_is_open() -> None:
+    scheduler = opened()
+    for _ in range(2):
+        opened_again(scheduler, scheduler.step(w.StreamFailed()))
+        assert not scheduler.running
+    scheduler.step(w.ReadDone([], 100))
+    assert scheduler.running
+
+
 def test_the_slot_is_told_nothing_that_is_not_saved() -> None:
     scheduler = opened(atomic=False)
     (send, _) = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110)], 210)]))
