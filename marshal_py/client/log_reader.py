@@ -311,13 +311,12 @@ class LogReader:
         self._was_assigned = True
         # librdkafka fetches as soon as the first partition is there, and what comes later waits
         # until that fetch is answered: at once, where there are records.
-        for some in (
-            [place for place in log if place.offset < self._ends[place.partition]],
-            [place for place in log if place.offset >= self._ends[place.partition]],
-            snapshots if self._compare else [],
-        ):
-            if some:
-                self._consumer.incremental_assign(some)
+        full = [place for place in log if place.offset < self._ends[place.partition]]
+        empty = [place for place in log if place.offset >= self._ends[place.partition]]
+        self._consumer.assign(full)
+        for more in (empty, snapshots if self._compare else []):
+            if more:
+                self._consumer.incremental_assign(more)
 
     def _reconnect(self) -> None:
         self._was_assigned = False

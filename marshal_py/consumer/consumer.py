@@ -25,7 +25,7 @@ from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.consumer.fetcher import FETCH
 from marshal_py.consumer.handlers.schedule import Ordering
-from marshal_py.consumer.held_partition import Batch
+from marshal_py.consumer.held_partition import Batch, Stage
 from marshal_py.consumer.looking import AssignedPartition, Health, assignment, health
 from marshal_py.consumer.options import (
     ConsumerOptions,
@@ -601,7 +601,7 @@ class Consumer(OfOneProcess, Generic[V]):
     def claim_of(self, message: Message) -> Claim:
         """Return the claim that a message was read under: its `epoch` fences. Raises `NotHeld`."""
         part = self._core.shared.part_of(message)
-        if part is None or part.key not in self._core.fetcher.active:
+        if part is None or part.stage not in (Stage.ACTIVE, Stage.DRAINING):
             raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
         return part.claim
 

@@ -121,7 +121,15 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
     (
         "a claim whose position is being set ends",
         20,
-        "claimant: position set: what is refused is given back",
+        _bug(
+            "nobody waits for what was sent",
+            CLAIMS,
+            (
+                "Claimant._send_position",
+                'self._append(record, holding.coordinator, "position", holding, now_ns)',
+                "self._appends.append(Append(holding.coordinator, seq, encode(record)))",
+            ),
+        ),
     ),
     ("a free cell is claimed", 20, "claimant: claiming: on after a release"),
     (

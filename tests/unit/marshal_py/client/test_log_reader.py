@@ -635,8 +635,10 @@ def test_the_record_below_a_snapshot_is_read_to_compare_it(
     assigned: list[tuple[str, int, int]] = []
 
     class Assigned:
-        def incremental_assign(self, partitions: list[Any]) -> None:
+        def assign(self, partitions: list[Any]) -> None:
             assigned.extend((at.topic, at.partition, at.offset) for at in partitions)
+
+        incremental_assign = assign
 
         def close(self) -> None:
             pass

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartitio
 from marshal_py.consumer import fetcher as fetcher_module
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import HeldPartition, Stage
-from marshal_py.errors import AccessDenied, ConfigurationError
+from marshal_py.errors import AccessDenied, ConfigurationError, NotHeld
 from marshal_py.protocol.slots import slots_cell
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim
 from tests.unit.marshal_py.consumer.test_range_stream import a_range
@@ -53,7 +53,8 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.made: list[FakeKafka] = []
         monkeypatch.setattr(fetcher_module, "connect", self._connect)
-        core: Any = Consumer("127.0.0.1:1", group_id="g", topics=["t", "u"], **settings)._core
+        self.consumer = Consumer("127.0.0.1:1", group_id="g", topics=["t", "u"], **settings)
+        core: Any = self.consumer._core
         self.core, self.fetcher = core, core.fetcher
         self.fetcher.open()
 
@@ -188,6 +189,20 @@ def test_messages_that_are_gone_are_told_to_whoever_places_the_partition(
     assert (part.out_of_range, other.out_of_range) == (True, False)
     assert world.core.wakeup._event.is_set()
     assert part.truncated_at == -1
+
+
+def test_the_claim_of_what_is_in_hand_is_told_while_its_partition_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    part = world.hold("t", 0, 5)
+    world.core.partitions.by_key[part.key] = part
+    world.core.partitions.drain(part)
+    assert world.consumer.claim_of(message(5)) is part.claim
+    for stage in (Stage.RELEASING, Stage.WANTED):
+        part.stage = stage
+        with pytest.raises(NotHeld, match="t/0"):
+            world.consumer.claim_of(message(5))
 
 
 CUT_OFF = Message(
