@@ -309,6 +309,7 @@ def test_a_position_that_could_not_be_saved_is_saved_as_soon_as_it_is_open_again
 ) -> None:
     """A right may be missing: an idle outbox would look well between two attempts."""
     scheduler = opened(atomic)
+    save: Any
     save, *_ = scheduler.step(w.Refresh(anyway=True))
     for _ in range(2):
         if isinstance(save, w.Send):
