@@ -491,6 +491,7 @@ class Fetcher:
             stream.end, stream.truncated_at = min(stream.end, end), end
         for part in parts:
             part.out_of_range, part.truncated_at = True, end
+        if parts:
             self._wakeup.wake()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -648,7 +649,24 @@ def test_the_record_below_a_snapshot_is_read_to_compare_it(
     brokers.snapshot = None if snapshot is None else snapshot_at(snapshot)
     brokers.begins = {0: begins}
     restoring.open(10)
-    assert sorted(assigned) == [("__m", 0, read_from), ("__m", 1, 0)]
+    assert assigned == [("__m", 0, read_from), ("__m", 1, 0)]
+
+
+def test_what_has_records_is_fetched_first(
+    brokers: Brokers, restoring: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first fetch of what is empty keeps the others waiting for a second."""
+    calls: list[list[tuple[str, int]]] = []
+
+    def note(partitions: list[Any]) -> None:
+        calls.append([(at.topic, at.partition) for at in partitions])
+
+    restoring._consumer.close()
+    fake = SimpleNamespace(assign=note, incremental_assign=note, close=lambda: None)
+    monkeypatch.setattr(restoring, "_consumer", fake)
+    brokers.ends = {1: 5}
+    restoring.open(10)
+    assert calls[:2] == [[("__m", 1)], [("__m", 0)]]
 
 
 @pytest.mark.parametrize("events", [True, False])
