@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from marshal_py.admin.sharing import open_range
 from marshal_py.protocol.ranges import Range, range_of
-from marshal_py.protocol.rationalizer import Cell, CellKey
+from marshal_py.protocol.rationalizer import Cell, CellKey, GroupState
 from marshal_py.protocol.text.rationalizer import TextWorld
 from marshal_py.protocol.world import World
 
-__all__ = ["Book", "OpenRange", "book_of", "seen_as", "shown_of"]
+__all__ = ["Book", "OpenRange", "book_in", "book_of", "seen_as", "shown_of"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,19 @@ class Book:
         undone = (r.cell.position for r in self.ranges if r.cell.position < r.about.end)
         return next(undone, self.frontier)
 
+    @property
+    def is_claimed(self) -> bool:
+        """Whether it is worked on at most once: what was claimed must not come again."""
+        return any(r.cell.claimed_offset >= 0 for r in self.ranges)
+
+    @property
+    def goes_on_at(self) -> int:
+        """Where the partition goes on when its ranges are closed: what is not done comes again.
+
+        At most once it does not: all that is open is left out.
+        """
+        return self.frontier if self.is_claimed else self.position
+
     def most_granted(self, end: int) -> int:
         """Return how often in a row a range was granted without progress, at most.
 
@@ -64,8 +77,11 @@ class Book:
 def book_of(world: World, group: str, topic: str, partition: int) -> Book | None:
     """Return the book of a partition; None if no range of it is open."""
     found = world.group(group)
-    if found is None:
-        return None
+    return None if found is None else book_in(found, group, topic, partition)
+
+
+def book_in(found: GroupState, group: str, topic: str, partition: int) -> Book | None:
+    """Return the book of a partition in what is known of a group, as `book_of` does."""
     ranges = found.open_ranges.of((topic, partition))
     if not ranges:
         return None

@@ -581,13 +581,10 @@ class GroupAdmin:
         for key in self.keys_of(topic):
             book = book_of(self.world, self.group_id, *key) if before in _WHOLE else None
             if book is not None:
-                # What at most once has claimed must not come again: all that is open is left out.
-                is_claimed = any(r.cell.claimed_offset >= 0 for r in book.ranges)
-                at = book.frontier if is_claimed else book.position
                 undone = book.lag(0, book.frontier)
-                between += undone if is_claimed else book.frontier - book.position - undone
-                comes_again = comes_again and not is_claimed
-                positions |= dict.fromkeys(_units(key, slots), at)
+                between += undone if book.is_claimed else book.frontier - book.position - undone
+                comes_again = comes_again and not book.is_claimed
+                positions |= dict.fromkeys(_units(key, slots), book.goes_on_at)
                 continue
             cells = {u: self.world.cell(self.group_id, *u) for u in _units(key, before)}
             known = {u: c.position for u, c in cells.items() if c is not None and c.position >= 0}

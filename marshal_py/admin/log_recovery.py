@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from marshal_py.admin.books import book_in
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent, partitions_of
@@ -30,6 +31,7 @@ from marshal_py.errors import BrokerUnavailable, ConfigurationError, MalformedRe
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import (
     MAX_BASE,
+    NO_OFFSET,
     VERSION,
     Message,
     ReleaseGroup,
@@ -37,7 +39,7 @@ from marshal_py.protocol.messages import (
     SetPosition,
     encode,
 )
-from marshal_py.protocol.rationalizer import PartitionState
+from marshal_py.protocol.rationalizer import GroupState, PartitionState
 
 __all__ = ["Recovery", "Restored", "found_log", "recover_log"]
 
@@ -284,15 +286,32 @@ def _lost_positions(log: _Log, old: list[PartitionState]) -> list[Restored]:
     sources = [(state, "a snapshot") for state in old]
     sources += [(state, f"coordination partition {state.partition}") for state in world.states]
     for state, source in sources:
-        for key, cell in state.cells.items():
-            now = world.cell(*key)
-            if now is cell or cell.position < 0:
+        for group_id, group in state.groups.items():
+            now = world.group(group_id)
+            if now is group:
                 continue
-            present = -1 if now is None else now.position
-            known = best[key].position if key in best else present
-            if cell.position > known:
-                best[key] = Restored(*key, cell.position, present, source)
+            for unit in group.cells:
+                position = _goes_on_at(group, *unit)
+                present = _goes_on_at(now, *unit)
+                key = (group_id, *unit)
+                known = best[key].position if key in best else present
+                if position > known:
+                    best[key] = Restored(*key, position, present, source)
     return [best[key] for key in sorted(best)]
+
+
+def _goes_on_at(group: GroupState | None, topic: str, partition: int) -> int:
+    """Return where a group goes on, −1 for nowhere.
+
+    An open range does so nowhere by itself: it is a part of what its partition has not done.
+    """
+    if group is None or (topic, partition) in group.open_ranges.of_cell:
+        return NO_OFFSET
+    book = book_in(group, "", topic, partition)
+    if book is not None:
+        return book.goes_on_at
+    cell = group.cells.get((topic, partition))
+    return NO_OFFSET if cell is None else cell.position
 
 
 def _refound(log: _Log, plan: Recovery) -> None:
@@ -324,20 +343,34 @@ def _restore(log: _Log, plan: Recovery) -> None:
                 SetPosition(
                     VERSION,
                     *log.sender(group_id),
-                    row.topic,
-                    row.partition,
-                    row.position,
-                    group.version(group.cells.get((row.topic, row.partition))),
+                    *unit,
+                    position,
+                    group.version(group.cells.get(unit)),
                 ),
             )
             for row in list(rows)
+            for unit, position in _to_set(group, row)
         )
         if not was_paused and pause is not None:
             log.write([(home, ResumeGroup(VERSION, *log.sender(group_id), pause.version))])
     for row in plan.positions:
-        cell = log.reader.world.cell(row.group_id, row.topic, row.partition)
-        if cell is None or cell.position < row.position:
+        found = log.reader.world.group(row.group_id)
+        if _goes_on_at(found, row.topic, row.partition) < row.position:
             raise BrokerUnavailable(
                 f"the position of {row.group_id} {row.topic}/{row.partition} could not be set, as "
                 "somebody else wrote at the same time: stop all clients, and run it again"
             )
+
+
+def _to_set(group: GroupState, row: Restored) -> Iterator[tuple[tuple[str, int], int]]:
+    """Yield the cells to set for a position, and to what: none, if it has been reached by now.
+
+    Ranges are closed by that, if nobody holds them: so those that are held are set free first.
+    """
+    if _goes_on_at(group, row.topic, row.partition) >= row.position:
+        return
+    book = book_in(group, row.group_id, row.topic, row.partition)
+    for one in () if book is None else book.ranges:
+        if one.cell.held:
+            yield one.about.cell, min(one.cell.position, one.about.end)
+    yield (row.topic, row.partition), row.position

@@ -706,6 +706,6 @@ MODULES: tuple[Noticed, ...] = (
         "positions are restored when they are seen to be",
         f"{ADMIN}.log_recovery",
         "unit/marshal_py/admin/test_log_recovery.py::test_positions_are_restored_when_they_are_seen_to_be",
-        ("_restore", "if cell is None or cell.position < row.position:", "if cell is None:"),
+        ("_restore", "row.partition) < row.position:", "row.partition) < 0:"),
     ),
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +14,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.admin import log_recovery as module
+from marshal_py.admin.books import book_of
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.log_recovery import Recovery, Restored, recover_log
+from marshal_py.admin.log_recovery import Recovery, recover_log
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -20,11 +24,16 @@ from marshal_py.errors import (
     MalformedRecord,
     MarshalError,
 )
+from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import (
     VERSION,
+    ClaimingMessages,
     ClaimingPartition,
+    ClaimingRange,
+    Message,
     ReleaseGroup,
     ReleasingPartition,
+    SetPosition,
     encode,
 )
 from marshal_py.protocol.rationalizer import PartitionState, apply
@@ -58,38 +67,6 @@ def test_the_newest_snapshot_that_can_be_read_counts(monkeypatch: pytest.MonkeyP
     assert states == ["0, new", "1, old"]
     assert read == [{0: 9, 1: 5}]
     assert module._newest_states(fakes, fakes, 0) == []
-
-
-class Log:
-    """Of a paused group. What is written is refused if somebody else wrote before."""
-
-    def __init__(self, *, refused: bool) -> None:
-        self.position = 3
-        self._refused = refused
-        group = SimpleNamespace(pause=None, cells={}, version=lambda _: 1)
-        self.states = [SimpleNamespace(paused={"g"}, groups={"g": group})]
-        cell = lambda *_: SimpleNamespace(position=self.position)  # noqa: E731
-        self.reader = SimpleNamespace(world=SimpleNamespace(home=lambda _: 0, cell=cell))
-
-    def sender(self, group_id: str) -> tuple[str, str, str, int]:
-        return ("operator", "i", group_id, 0)
-
-    def write(self, records: Any) -> None:
-        for _, record in records:
-            if not self._refused:
-                self.position = record.next_offset
-
-
-@pytest.mark.parametrize("refused", [False, True])
-def test_positions_are_restored_when_they_are_seen_to_be(refused: bool) -> None:
-    plan = Recovery("t", 1, 1, {}, 0, 0, [Restored("g", "orders", 0, 9, 3, "a snapshot")])
-    log: Any = Log(refused=refused)
-    if refused:
-        with pytest.raises(BrokerUnavailable, match="the position of g orders/0 could not be set"):
-            module._restore(log, plan)
-    else:
-        module._restore(log, plan)
-        assert log.position == 9
 
 
 class Writing:
@@ -146,13 +123,30 @@ class Lost:
         self.states = self.world.states
         self.reader = SimpleNamespace(world=self.world)
         self.is_closed = False
+        self.before_write: Callable[[Message], bool] = lambda _: True
+        """Says of each record that is written whether it arrives; others may write first."""
         monkeypatch.setattr(module, "_Log", lambda _: self)
         monkeypatch.setattr(module, "_count", lambda *_: 1)
         monkeypatch.setattr(module, "_newest_states", lambda *_: list(old))
         monkeypatch.setattr(module, "admin_client", lambda _: None)
 
+    def sender(self, group_id: str) -> tuple[str, str, str, int]:
+        return ("op", "op1", group_id, 0)
+
+    def write(self, records: Any) -> None:
+        for p, record in list(records):
+            if self.before_write(record):
+                put(self.states[p], record)
+
     def close(self) -> None:
         self.is_closed = True
+
+
+def put(state: PartitionState, record: Message) -> list[ev.Event]:
+    """Append a record and fold it; return what it led to."""
+    events: list[ev.Event] = []
+    apply(state, state.next_offset, encode(record), events)
+    return events
 
 
 def before(position: int, *, base: int = 0) -> PartitionState:
@@ -165,8 +159,25 @@ def before(position: int, *, base: int = 0) -> PartitionState:
     return state
 
 
-def plan_of(**how: Any) -> Recovery:
-    return recover_log(Connection.of_servers("nowhere:1", "log"), apply=False, **how)
+def shared(*positions: int | None, at_most_once: bool = False) -> PartitionState:
+    """A state in which the messages of t/0 were granted by hundreds, and done to these positions.
+
+    None: whoever holds that range is dead.
+    """
+    state = PartitionState(0)
+    for _ in positions:
+        put(state, ClaimingRange(2, "a", "a1", "g", 0, "t", 0, 1_000, 0, 100))
+    for epoch, position in enumerate(positions):
+        about = (f"t/0@{100 * epoch}", 0, epoch)
+        if position is not None and at_most_once:
+            put(state, ClaimingMessages(2, "a", "a1", "g", 0, *about, position))
+        if position is not None:
+            put(state, ReleasingPartition(2, "a", "a1", "g", 0, *about, position))
+    return state
+
+
+def plan_of(*, apply: bool = False, **how: Any) -> Recovery:
+    return recover_log(Connection.of_servers("nowhere:1", "log"), apply=apply, **how)
 
 
 def test_epochs_go_on_above_those_that_snapshots_know_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +205,115 @@ def test_of_several_snapshots_the_largest_position_is_restored_and_none_set_back
     assert plan_of().positions == []
     lost.world.states[0] = before(70)
     assert [(row.position, row.present) for row in plan_of().positions] == [(90, 70)]
+
+
+@pytest.mark.parametrize(
+    ("old", "goes_on_at"),
+    [
+        (shared(100, 120, 210), 120),
+        (shared(100, 200, 300), 300),
+        (shared(100, None, 300), 100),
+        (shared(20, 120, 210, at_most_once=True), 300),
+    ],
+)
+def test_of_what_was_shared_by_ranges_nothing_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, old: PartitionState, goes_on_at: int
+) -> None:
+    """The position of the partition itself is only how far it was granted.
+
+    At most once it is the other way round: nothing that was claimed comes again.
+    """
+    lost = Lost(monkeypatch, old)
+    (row,) = plan_of(apply=True).positions
+    assert (row.topic, row.partition, row.position, row.present) == ("t", 0, goes_on_at, -1)
+    assert [key for _, key, _ in lost.world.cells()] == [("g", "t", 0)]
+    claim = ClaimingRange(2, "b", "b1", "g", 0, "t", 0, 1_000, 0, 100)
+    granted = put(lost.world.states[0], claim)[0]
+    assert isinstance(granted, ev.RangeGranted)
+    assert granted.start == goes_on_at
+
+
+@pytest.mark.parametrize(
+    ("present", "goes_on_at"),
+    [
+        (shared(100, None), 250),
+        (shared(None, 120), 250),
+        (shared(100, 200, 260), None),
+        (shared(100, 200, None), 250),
+        (before(249), 250),
+        (before(250), None),
+    ],
+)
+def test_where_a_log_was_cut_off_in_the_middle_of_ranges_it_goes_on_behind_what_was_done(
+    monkeypatch: pytest.MonkeyPatch, present: PartitionState, goes_on_at: int | None
+) -> None:
+    lost = Lost(monkeypatch, shared(100, 200, 250, 400))
+    lost.world.states[0] = copy.deepcopy(present)
+    rows = plan_of(apply=True).positions
+    assert [row.position for row in rows] == ([] if goes_on_at is None else [goes_on_at])
+    if goes_on_at is not None:
+        cell = lost.world.cell("g", "t", 0)
+        assert cell is not None
+        assert cell.position == goes_on_at
+        assert book_of(lost.world, "g", "t", 0) is None
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_positions_are_restored_when_they_are_seen_to_be(
+    monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    lost = Lost(monkeypatch, before(9))
+    lost.world.states[0] = before(3)
+    lost.before_write = lambda record: not (refused and isinstance(record, SetPosition))
+    if refused:
+        with pytest.raises(BrokerUnavailable, match="the position of g t/0 could not be set"):
+            plan_of(apply=True)
+    else:
+        assert plan_of(apply=True).done
+    cell = lost.world.cell("g", "t", 0)
+    assert cell is not None
+    assert cell.position == (3 if refused else 9)
+
+
+def test_a_position_that_was_passed_meanwhile_is_not_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = Lost(monkeypatch, before(40))
+
+    def others_first(record: Message) -> bool:
+        if isinstance(record, ReleaseGroup):
+            state = lost.world.states[0]
+            epoch = state.base + state.next_offset
+            put(state, ClaimingPartition(2, "b", "b1", "g", 0, "t", 0, 1_000, -1))
+            put(state, ReleasingPartition(2, "b", "b1", "g", 0, "t", 0, epoch, 95))
+        return True
+
+    lost.before_write = others_first
+    plan_of(apply=True)
+    cell = lost.world.cell("g", "t", 0)
+    assert cell is not None
+    assert cell.position == 95
+
+
+@pytest.mark.parametrize("was_paused", [False, True])
+def test_a_group_is_paused_afterwards_if_it_was_before(
+    monkeypatch: pytest.MonkeyPatch, was_paused: bool
+) -> None:
+    lost = Lost(monkeypatch, before(40))
+    written: list[Message] = []
+    lost.before_write = lambda record: not written.append(record)  # type: ignore[func-returns-value]
+    if was_paused:
+        put(lost.world.states[0], ReleaseGroup(2, "b", "b1", "g", 0, 77))
+    now_ms = time.time_ns() // 1_000_000
+    assert plan_of(apply=True).done
+    pauses = [record for record in written if isinstance(record, ReleaseGroup)]
+    if was_paused:
+        assert lost.world.states[0].paused == {"g": 77}
+        assert pauses == []
+        return
+    assert lost.world.states[0].paused == {}
+    (pause,) = pauses
+    assert 60_000 <= pause.expires_at_ms - now_ms <= 3 * 3_600_000, "it ends by itself"
 
 
 @pytest.mark.parametrize(
