@@ -50,6 +50,24 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a snapshot in the wrong partition counts for none",
+        f"{ADMIN}.snapshot_reader",
+        f"{OF_ADMIN}/test_snapshot_reader.py::test_what_is_no_snapshot_of_its_partition_is_a_problem_and_no_snapshot",
+        ("_decoded", "            snapshot = None\n", ""),
+    ),
+    noticed(
+        "older snapshots are looked at where that was asked for",
+        f"{ADMIN}.snapshot_reader",
+        f"{OF_ADMIN}/test_snapshot_reader.py::test_the_newest_of_each_partition_is_read_or_all_that_there_are",
+        ("read_snapshots", "if newest_only else 0", "if newest_only or end else 0"),
+    ),
+    noticed(
+        "a bad snapshot does not hide the others",
+        f"{ADMIN}.snapshot_reader",
+        f"{OF_ADMIN}/test_snapshot_reader.py::test_what_is_no_snapshot_of_its_partition_is_a_problem_and_no_snapshot",
+        ("_decoded", "        problem = str(error)", "        raise error"),
+    ),
+    noticed(
         "what snapshots differ about is not written down",
         f"{ADMIN}.snapshot_writer",
         f"{OF_ADMIN}/test_snapshot_writer.py::test_what_may_be_wrong_is_not_written_down",

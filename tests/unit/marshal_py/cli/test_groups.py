@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from marshal_py.admin.world_summary import Group, Member
+from marshal_py.admin.world_summary import Group, Member, WorldSummary
+from marshal_py.cli import groups as module
 from marshal_py.cli.groups import group_table, member_table
 from marshal_py.protocol.messages import LEVEL
+from tests.support.marshal_command import without_brokers
 
 STRANGER = "[/bold] [red]x[/red]"
 """A name that is a mistake as rich's markup."""
@@ -53,3 +57,59 @@ def test_a_member_is_told_with_how_long_it_is_silent_at_least() -> None:
     exact = Member(STRANGER, STRANGER, STRANGER, 5_000, 2, "fresh", 12_000, False, [STRANGER])
     assert lines([exact])[0].count(STRANGER) == 4
     assert ">" not in lines([exact])[0]
+
+
+class Log:
+    """What `marshal groups` and `marshal members` read, and what is counted there."""
+
+    def __init__(self) -> None:
+        self.view = SimpleNamespace(
+            is_text=False, require_group=lambda _: None, explain=lambda: "By timestamps."
+        )
+        self.summary = WorldSummary(
+            [Group("g", 3, 5, 2, 1, paused=False)],
+            [Member("g", "a", "a-1", 5_000, 2, "stale", 12_000, True, ["orders"])],
+        )
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    made = Log()
+    monkeypatch.setattr(module, "read_world", lambda *_, **__: made.view)
+    monkeypatch.setattr(module, "summarize", lambda *_, **__: made.summary)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("command", "first", "counted"), [("groups", "g", "1 group."), ("members", "a", "1 member.")]
+)
+def test_what_there_is_is_told_with_how_silence_was_measured(
+    log: Log, command: str, first: str, counted: str
+) -> None:
+    done = without_brokers(command)
+    assert done.stdout.splitlines()[1].split()[0] == first
+    assert f"{counted} By timestamps." in done.stderr
+    (row,) = json.loads(without_brokers(command, "--json").stdout)
+    wanted = {"groups": ("stale", 2), "members": ("liveness", "stale")}[command]
+    assert (wanted[0], wanted[1]) in row.items()
+
+
+def test_that_there_is_nobody_is_said_and_is_an_empty_list(log: Log) -> None:
+    log.summary = WorldSummary()
+    for command, said in (
+        (["groups"], "no groups yet"),
+        (["members"], "no members yet"),
+        (["members", "--group", "g"], "no members in group g"),
+    ):
+        done = without_brokers(*command)
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert said in done.stderr
+        assert json.loads(without_brokers(*command, "--json").stdout) == []
+
+
+def test_of_version_1_it_is_said_that_it_knows_no_members(log: Log) -> None:
+    log.view.is_text = True
+    log.summary = WorldSummary()
+    done = without_brokers("members", "--wire", "text")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "version 1 knows no members" in done.stderr

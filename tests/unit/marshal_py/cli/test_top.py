@@ -107,6 +107,8 @@ class Log:
         """What a look ends with, by its number."""
         self.picture = frame(groups=[group("calm")])
         self.known = ["calm"]
+        self.asked: dict[str, Any] = {}
+        """Of what pictures were asked for."""
 
     def open(self, *_: object) -> Log:
         self.opened += 1
@@ -134,15 +136,18 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     made = Log()
     monkeypatch.setattr(module, "open_reader", made.open)
     monkeypatch.setattr(module, "catch_up", lambda *_: made)
-    monkeypatch.setattr(module, "LiveWorld", lambda found, **_: found)
+    monkeypatch.setattr(
+        module, "LiveWorld", lambda found, **asked: made.asked.update(asked) or found
+    )
     return made
 
 
 def test_so_many_pictures_are_shown_with_so_much_time_between_them(log: Log) -> None:
-    done = without_brokers("top", "--count", "3", "--every", "0.5")
+    done = without_brokers("top", "--count", "3", "--every", "0.5", "--group", "calm")
     assert (done.exit_code, done.stdout.count("calm")) == (0, 3)
     assert log.watched == [0.0, 0.5, 0.5], "the first one at once"
     assert (log.opened, log.closed) == (1, 1)
+    assert log.asked == {"topic": "__marshal", "group": "calm"}
 
 
 def test_ctrl_c_is_the_end_that_was_wanted(log: Log) -> None:

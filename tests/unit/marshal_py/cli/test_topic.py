@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from marshal_py.admin.connection import Connection
 from marshal_py.admin.topic_review import Difference, TopicReview
 from marshal_py.cli import topic as module
 from tests.support.marshal_command import without_brokers
@@ -44,3 +45,24 @@ def test_what_was_made_is_told_from_what_was_there(monkeypatch: pytest.MonkeyPat
     give(monkeypatch, UNSOUND)
     rows = [line.split() for line in without_brokers("topic", "create").stdout.splitlines()]
     assert ["retention.ms", "1000", "-1", "records", "would", "go"] in rows
+
+
+def test_so_many_partitions_and_replicas_are_made_as_were_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, int | None, int | None]] = []
+
+    def create_and_review(
+        connection: Connection, partitions: int | None, replication_factor: int | None
+    ) -> tuple[list[TopicReview], int]:
+        asked.append((connection.topic, partitions, replication_factor))
+        return [replace(MADE, replication_factor=3)], 3
+
+    monkeypatch.setattr(module, "create_and_review", create_and_review)
+    text = without_brokers("topic", "create", "-p", "4", "-r", "3", "--topic", "mine").stdout
+    without_brokers("topic", "create")
+    assert asked == [("mine", 4, 3), ("__marshal", None, None)]
+    assert "3 brokers in the cluster" in text
+    assert "a single disk" not in text
+    assert without_brokers("topic", "create", "--partitions", "0").exit_code == 2
+    assert len(asked) == 2
