@@ -7,11 +7,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from marshal_py.admin.books import book_of
 from marshal_py.admin.event_stream import TimedEvent
 from marshal_py.admin.event_text import ROUTINE, touches, without_epoch
+from marshal_py.admin.sharing import open_range
 from marshal_py.admin.world_reader import WorldView
 from marshal_py.admin.world_summary import WorldSummary, summarize
 from marshal_py.errors import PartitionCountChanged
+from marshal_py.protocol.rationalizer import CellKey
 
 __all__ = ["Frame", "LiveWorld"]
 
@@ -42,7 +45,7 @@ class LiveWorld:
         self._found = found
         self._topic, self._group = topic, group
         self._events: deque[TimedEvent] = deque(maxlen=KEPT_EVENTS)
-        self._before: tuple[float, int, dict[str, int]] | None = None
+        self._before: tuple[float, int, dict[CellKey, int]] | None = None
         found.limit_timestamps(KEPT_STAMPS)
 
     def watch(self, seconds: float) -> None:
@@ -64,15 +67,16 @@ class LiveWorld:
         """Return the picture of this moment."""
         found, now_s = self._found, time.monotonic()
         records = sum(state.next_offset for state in found.world.states)
-        positions: dict[str, int] = {}
-        for _, (group, _, _), cell in found.world.cells(self._group):
-            positions[group] = positions.get(group, 0) + max(0, cell.position)
-        rate, moved = None, {}
+        positions = self._positions()
+        rate: float | None = None
+        moved: dict[str, float] = {}
         if self._before is not None:
             then_s, had, was = self._before
             seconds = max(1e-3, now_s - then_s)
             rate = (records - had) / seconds
-            moved = {g: max(0, at - was.get(g, at)) / seconds for g, at in positions.items()}
+            for key, at in positions.items():
+                by = max(0, at - was.get(key, at))  # the first position of a cell is no way it went
+                moved[key[0]] = moved.get(key[0], 0.0) + by / seconds
         self._before = (now_s, records, positions)
         return Frame(
             found.taken_ms,
@@ -85,3 +89,14 @@ class LiveWorld:
             list(self._events),
             [str(mismatch) for mismatch in found.reader.mismatches],
         )
+
+    def _positions(self) -> dict[CellKey, int]:
+        """Return how far each partition is; one that is shared by ranges, by what is done of it."""
+        world, positions = self._found.world, {}
+        for _, key, cell in world.cells(self._group):
+            if cell.position < 0 or open_range(world, *key) is not None:
+                continue
+            book = book_of(world, *key)
+            left = 0 if book is None else book.lag(0, book.frontier)
+            positions[key] = cell.position - left
+        return positions

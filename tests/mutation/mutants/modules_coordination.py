@@ -303,7 +303,25 @@ COORDINATION: tuple[Noticed, ...] = (
         "what has come is not what moved",
         f"{ADMIN}.live_world",
         f"{OF_ADMIN}/test_live_world.py::test_rates_are_of_the_time_since_the_picture_before",
-        ("LiveWorld.frame", "was.get(g, at)", "was.get(g, 0)"),
+        ("LiveWorld.frame", "was.get(key, at)", "was.get(key, 0)"),
+    ),
+    noticed(
+        "what is granted is no speed",
+        f"{ADMIN}.live_world",
+        f"{OF_ADMIN}/test_live_world.py::test_what_is_granted_is_no_speed_and_what_is_done_of_it_is",
+        ("LiveWorld._positions", "cell.position - left", "cell.position"),
+    ),
+    noticed(
+        "the first position of a partition is no speed",
+        f"{ADMIN}.live_world",
+        f"{OF_ADMIN}/test_live_world.py::test_a_first_position_is_no_speed_and_hides_none",
+        ("LiveWorld._positions", "cell.position < 0 or ", ""),
+    ),
+    noticed(
+        "what was set back hides no speed",
+        f"{ADMIN}.live_world",
+        f"{OF_ADMIN}/test_live_world.py::test_a_first_position_is_no_speed_and_hides_none",
+        ("LiveWorld.frame", "max(0, at - was.get(key, at))", "at - was.get(key, at)"),
     ),
     noticed(
         "a topic that has grown ends the live view",
@@ -718,6 +736,18 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{CLIENT}.committed",
         f"{OF_CLIENT}/test_committed.py::test_an_error_of_the_partition_is_no_offset",
         ("_ask", "if found.error is not None:", "if found is None:"),
+    ),
+    noticed(
+        "a coordinator that moves for ever is not asked for ever",
+        f"{CLIENT}.committed",
+        f"{OF_CLIENT}/test_committed.py::test_a_coordinator_that_moves_is_asked_again_until_the_time_is_up",
+        ("ask_again", "not in _COORDINATOR_MOVES or is_last", "not in _COORDINATOR_MOVES"),
+    ),
+    noticed(
+        "who may not read a group's offsets hears it at once",
+        f"{CLIENT}.committed",
+        f"{OF_CLIENT}/test_committed.py::test_what_is_no_move_of_the_coordinator_is_told_at_once",
+        ("ask_again", "error.args[0].code() not in _COORDINATOR_MOVES or ", ""),
     ),
     noticed(
         "who asked for offsets is closed",

@@ -6,7 +6,13 @@ import pytest
 
 from marshal_py.admin.live_world import KEPT_EVENTS, LiveWorld
 from marshal_py.errors import PartitionCountChanged
-from marshal_py.protocol.messages import ClaimingPartition, Message
+from marshal_py.protocol.messages import (
+    ClaimingPartition,
+    ClaimingRange,
+    Message,
+    ReleasingPartition,
+    SetPosition,
+)
 from tests.support.log_by_hand import LogByHand
 from tests.support.messages import heartbeat
 
@@ -59,6 +65,49 @@ def test_a_position_that_was_set_back_is_no_speed(seconds: list[float]) -> None:
     cell.next_offset = 10
     seconds[0] += 1.0
     assert live.frame().moved_per_s == {"g": 0.0}
+
+
+def test_what_is_granted_is_no_speed_and_what_is_done_of_it_is(seconds: list[float]) -> None:
+    log = LogByHand()
+    live = LiveWorld(log.view(), topic="log")
+
+    def speed() -> float:
+        live.watch(0)
+        seconds[0] += 1.0
+        return live.frame().moved_per_s.get("g", 0.0)
+
+    grant = ClaimingRange(2, "a", "a1", "g", 0, "t", 0, 1_000, 1_000_000, 100)
+    first = log.write(grant)
+    assert speed() == 0
+    log.write(beat("a", "g", 1, first, 1_000_030))
+    second = log.write(grant)
+    assert speed() == 30
+    log.write(beat("a", "g", 2, second, 1_000_105))
+    cell = ("t/0@1000000", 0)
+    log.write(ReleasingPartition(2, "a", "a1", "g", 3, *cell, first, 1_000_100))
+    assert speed() == 70 + 5
+    assert speed() == 0
+
+
+def test_a_first_position_is_no_speed_and_hides_none(seconds: list[float]) -> None:
+    log = LogByHand()
+    live = LiveWorld(log.view(), topic="log")
+    old, back, new = (log.write(claim("a", "g", p)) for p in range(3))
+    log.write(beat("a", "g", 1, old, 500))
+    log.write(beat("a", "g", 2, back, 900))
+    live.watch(0)
+    live.frame()
+    log.write(beat("a", "g", 3, old, 600))
+    log.write(beat("a", "g", 4, new, 5_000_000))
+    log.write(SetPosition(2, "a", "a1", "g", 5, "t", 1, 0, back + 5))
+    live.watch(0)
+    assert {key[2]: c.position for _, key, c in log.world.cells("g")} == {
+        0: 600,
+        1: 0,
+        2: 5_000_000,
+    }
+    seconds[0] += 1.0
+    assert live.frame().moved_per_s == {"g": 100.0}
 
 
 @pytest.mark.usefixtures("seconds")

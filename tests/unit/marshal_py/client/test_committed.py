@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from marshal_py.client import committed as module
-from marshal_py.client.committed import committed_offset
+from marshal_py.client.committed import ask_again, committed_offset
 
 
 class Consumer:
@@ -124,3 +124,66 @@ def test_an_error_of_the_partition_is_no_offset(monkeypatch: pytest.MonkeyPatch)
     consumer = Consumer(monkeypatch, BROKEN)
     consumer.in_the_partition = True
     assert consumer.refusal() == BROKEN.code()
+
+
+FOUND = TopicPartition("t", 3, 7)
+
+
+class Asking:
+    """Answers a question that is asked again: with the next of `answers`; the last one stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: int | TopicPartition) -> None:
+        self.answers = list(answers)
+        self.now_s = 100.0
+        self.asked = 0
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self._sleep)
+        monkeypatch.setattr(module, "time", clock)
+
+    def _sleep(self, seconds: float) -> None:
+        assert 0 < seconds < 1
+        self.now_s += seconds
+
+    def __call__(self) -> TopicPartition | None:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, TopicPartition):
+            return answer
+        if not answer:
+            return None
+        raise KafkaException(KafkaError(answer))
+
+    def refusal(self, **how: Any) -> int:
+        with pytest.raises(KafkaException) as raised:
+            ask_again(self, 5.0, **how)
+        code: int = raised.value.args[0].code()
+        return code
+
+
+@pytest.mark.parametrize(
+    "moves",
+    [
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        0,
+    ],
+)
+def test_a_coordinator_that_moves_is_asked_again_until_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    assert ask_again(Asking(monkeypatch, moves, moves, FOUND), 5.0) is FOUND
+    asking = Asking(monkeypatch, moves)
+    assert asking.refusal() == (moves or KafkaError._TIMED_OUT)
+    assert 105 < asking.now_s < 106
+    asking = Asking(monkeypatch, moves)
+    assert asking.refusal(still=lambda: asking.asked < 3) == (moves or KafkaError._TIMED_OUT)
+    assert asking.asked == 3, "there was no point in it any more"
+
+
+def test_what_is_no_move_of_the_coordinator_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asking = Asking(monkeypatch, KafkaError.GROUP_AUTHORIZATION_FAILED, FOUND)
+    assert asking.refusal() == KafkaError.GROUP_AUTHORIZATION_FAILED
+    assert asking.asked == 1
