@@ -12,17 +12,20 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from msgspec import structs
 
 from marshal_py.admin import log_recovery as module
 from marshal_py.admin.books import book_of
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.log_recovery import Recovery, recover_log
+from marshal_py.admin.log_recovery import Recovery, found_log, recover_log
+from marshal_py.client.log_reader import Truncated
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
     ConfigurationError,
     MalformedRecord,
     MarshalError,
+    TopicMissing,
 )
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import (
@@ -30,6 +33,7 @@ from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
     ClaimingRange,
+    Genesis,
     Message,
     ReleaseGroup,
     ReleasingPartition,
@@ -70,28 +74,50 @@ def test_the_newest_snapshot_that_can_be_read_counts(monkeypatch: pytest.MonkeyP
 
 
 class Writing:
-    """A writer and a reader of a log, of which the record that is written first never turns up."""
+    """A writer and a reader of a log; `comes` is what is read, turn by turn.
 
-    def __init__(self, *, fails: bool = False, refusal: MarshalError | None = None) -> None:
+    Without it, the record that is written first never turns up.
+    """
+
+    def __init__(
+        self,
+        *comes: list[Any],
+        fails: bool = False,
+        refusal: MarshalError | None = None,
+        truncated: int = 0,
+    ) -> None:
         self.refusal = refusal
+        self.is_closed = False
+        self.opened = 0
+        self._comes = list(comes)
         self._failures = [(0, "timed out")] if fails else []
-        self._turns = 0
+        self._truncated = truncated
 
     def append(self, *_: object) -> None:
         pass
 
     def serve(self) -> None:
-        self._turns += 1
-        assert self._turns < 3, "it is waited for what will not come"
+        pass
 
     def poll(self, _timeout_s: float) -> list[Any]:
-        return []
+        assert self._comes or self._failures or self.refusal, "it is waited for what will not come"
+        return self._comes.pop(0) if self._comes else []
 
-    def fold(self, _messages: list[Any]) -> list[Any]:
-        return []
+    def fold(self, messages: list[Any]) -> list[Any]:
+        return [SimpleNamespace(events=messages)]
 
     def take_failures(self) -> list[tuple[int, str]]:
         return self._failures
+
+    def open(self, _timeout_s: float) -> None:
+        self.opened += 1
+
+    def replay(self) -> None:
+        if self.opened <= self._truncated:
+            raise Truncated("offset 3 came again")
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 def log_of(parts: Writing) -> Any:
@@ -103,30 +129,84 @@ def log_of(parts: Writing) -> Any:
     return log
 
 
+def pause(seq: int) -> ReleaseGroup:
+    return ReleaseGroup(VERSION, "op", "i", "g", seq, 0)
+
+
+def paused(seq: int, instance_id: str = "i") -> ev.Event:
+    who = {"client_id": "op", "instance_id": instance_id, "group_id": "g", "seq": seq}
+    return ev.GroupPaused(7, expires_at_ms=0, **who)  # type: ignore[arg-type]
+
+
 def test_a_record_that_failed_is_told_at_once_and_not_when_the_time_is_up() -> None:
     log = log_of(Writing(fails=True))
     with pytest.raises(BrokerUnavailable, match=r"1 of 1 records .* \(timed out\): run it again"):
-        log.write([(0, ReleaseGroup(VERSION, "op", "i", "g", 0, 0))])
+        log.write([(0, pause(0))])
 
 
 def test_a_right_that_is_missing_for_a_recovery_is_told() -> None:
     log = log_of(Writing(refusal=AccessDenied("Write is missing")))
     with pytest.raises(AccessDenied):
-        log.write([(0, ReleaseGroup(VERSION, "op", "i", "g", 0, 0))])
+        log.write([(0, pause(0))])
+
+
+def test_what_was_written_is_waited_for_until_it_has_been_read() -> None:
+    """Also what others wrote is read meanwhile, with sequence numbers of their own."""
+    others = [
+        ev.Ignored(1, "undecodable"),
+        ev.MemberLeft(2, "op", "i", "g", "expired"),
+        paused(4, "another"),
+        paused(5, "another"),
+    ]
+    five, four = paused(5), paused(4)
+    log = log_of(Writing([], others, [five], [], [four]))
+    assert log.write([(0, pause(4)), (1, pause(5))]) == [four, five]
+
+
+def test_nobody_waits_for_ever_for_a_record_of_which_nothing_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = itertools.count(100.0, 10.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    log = log_of(Writing([], [], [paused(0)], *[[]] * 9))
+    with pytest.raises(BrokerUnavailable, match="1 of 2 records were not seen in 'log': run it"):
+        log.write([(0, pause(0)), (0, pause(1))])
+
+
+@pytest.mark.parametrize("times", [0, 2, 3])
+def test_a_log_that_is_made_anew_meanwhile_is_read_again_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    parts = Writing(truncated=times)
+    monkeypatch.setattr(module, "LogReader", lambda *_, **__: parts)
+    monkeypatch.setattr(module, "LogWriter", lambda *_, **__: parts)
+    connection = Connection.of_servers("nowhere:1", "log")
+    if times == 3:
+        with pytest.raises(BrokerUnavailable, match="topic 'log' changes while it is read"):
+            module._Log(connection)
+    else:
+        module._Log(connection)
+    assert parts.opened == min(3, times + 1)
+    assert parts.is_closed == (times == 3)
 
 
 class Lost:
-    """A log of one partition that was made anew, and is empty; and what its snapshots know."""
+    """A log that was made anew, and is empty; and what its snapshots know.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *old: PartitionState) -> None:
-        self.world = World(1)
+    Both topics have so many `partitions`.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *old: PartitionState, partitions: int = 1
+    ) -> None:
+        self.world = World(partitions)
         self.states = self.world.states
         self.reader = SimpleNamespace(world=self.world)
         self.is_closed = False
         self.before_write: Callable[[Message], bool] = lambda _: True
         """Says of each record that is written whether it arrives; others may write first."""
         monkeypatch.setattr(module, "_Log", lambda _: self)
-        monkeypatch.setattr(module, "_count", lambda *_: 1)
+        monkeypatch.setattr(module, "_count", lambda *_: partitions)
         monkeypatch.setattr(module, "_newest_states", lambda *_: list(old))
         monkeypatch.setattr(module, "admin_client", lambda _: None)
 
@@ -314,6 +394,91 @@ def test_a_group_is_paused_afterwards_if_it_was_before(
     assert lost.world.states[0].paused == {}
     (pause,) = pauses
     assert 60_000 <= pause.expires_at_ms - now_ms <= 3 * 3_600_000, "it ends by itself"
+
+
+def test_who_founds_a_log_founds_what_has_no_genesis_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = Lost(monkeypatch, partitions=3)
+    first, second, third = lost.world.states
+    connection = Connection.of_servers("nowhere:1", "log")
+    assert found_log(connection) == [0, 1, 2]
+    assert lost.is_closed
+    assert first.identity
+    assert {state.identity for state in lost.states} == {first.identity}
+    assert {state.partitions for state in lost.states} == {3}
+    founded = first.identity, first.base, first.next_offset
+    first.base += 10**15  # who founded it had a clock that is ahead
+    second.identity = None
+    second.base = third.base = 0
+    assert found_log(connection) == [1]
+    assert second.identity not in (None, first.identity)
+    assert second.base > first.base + first.next_offset
+    assert (first.identity, first.next_offset) == (founded[0], founded[2])
+    assert found_log(connection) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "apply", "grown"),
+    [(0, True, []), (1, True, [3]), (2, True, [3]), (3, True, []), (4, True, []), (1, False, [])],
+)
+def test_the_topic_of_snapshots_is_grown_where_there_is_one_that_is_too_small(
+    monkeypatch: pytest.MonkeyPatch, there: int, apply: bool, grown: list[int]
+) -> None:
+    Lost(monkeypatch, partitions=3)
+    asked: list[int] = []
+    monkeypatch.setattr(module, "_count", lambda *_: there)
+    monkeypatch.setattr(module, "_grow", lambda _admin, _connection, count: asked.append(count))
+    plan = plan_of(apply=apply)
+    assert (plan.partitions, plan.snapshot_partitions, plan.done) == (3, there, apply)
+    assert asked == grown
+
+
+def test_a_log_without_snapshots_has_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def partitions_of(_admin: Any, _kafka: Any, topic: str, *_: object) -> list[int]:
+        if topic == "log.snapshots":
+            raise TopicMissing("there is none")
+        return [0, 1]
+
+    monkeypatch.setattr(module, "partitions_of", partitions_of)
+    nobody: Any = None
+    assert module._count(nobody, Connection.of_servers("nowhere:1", "log")) == 0
+    assert module._count(nobody, Connection.of_servers("nowhere:1", "other")) == 2
+
+
+def test_a_recovery_gives_every_partition_a_new_identity_above_all_epochs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = Lost(monkeypatch, partitions=2)
+    found_log(Connection.of_servers("nowhere:1", "log"))
+    was = lost.states[0].identity
+    lost.states[1].base += 10**15
+    highest = lost.states[1].base + lost.states[1].next_offset
+    plan = plan_of(apply=True)
+    assert plan.previous == {0: was, 1: was}
+    assert plan.highest_epoch == highest
+    assert all(state.base > highest for state in lost.states)
+    assert plan.base == min(state.base for state in lost.states)
+    (now,) = {state.identity for state in lost.states}
+    assert now not in (None, was)
+
+
+@pytest.mark.parametrize("partitions", [None, 8])
+def test_a_genesis_that_somebody_else_was_faster_with_is_told(
+    monkeypatch: pytest.MonkeyPatch, partitions: int | None
+) -> None:
+    lost = Lost(monkeypatch, partitions=2)
+    found_log(Connection.of_servers("nowhere:1", "log"))
+
+    def theirs_first(record: Message) -> bool:
+        if isinstance(record, Genesis) and partitions is not None:
+            put(lost.states[0], structs.replace(record, partitions=partitions))
+        return not isinstance(record, Genesis)
+
+    lost.before_write = theirs_first
+    with pytest.raises(BrokerUnavailable, match="somebody else gave log/0 another genesis"):
+        plan_of(apply=True)
+    assert lost.is_closed
 
 
 @pytest.mark.parametrize(
