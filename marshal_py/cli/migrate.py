@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -30,6 +29,7 @@ from marshal_py.errors import (
     TopicMissing,
 )
 from marshal_py.protocol.migration import GRANT_PREFIX, migration_topic
+from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, in_words, source_of
 
 __all__ = ["migrate"]
 
@@ -329,12 +329,7 @@ def _topics_to_move(
     def count_of(topic: str) -> int:
         return len(metadata[topic].partitions) if topic in metadata else 0
 
-    with source.world() as world:
-        cells: Iterable[tuple[str, int]] = [
-            (topic, p)
-            for _, (_, topic, p), _ in world.cells(source.group_id)
-            if topic != f"leader:{LEADER}"
-        ]
+    cells = _cells_to_move(source, only)
     if only is not None:
         cells = [cell for cell in cells if cell[0] in only]
         cells += [(name, 0) for name in only if count_of(name)]
@@ -347,6 +342,26 @@ def _topics_to_move(
             f"group {source.group_id!r} has no partitions on {source.settings.topic!r}: check the "
             "name of the group, --text-topic and --new-topic; or name the topics with --topics"
         )
+    return found
+
+
+def _cells_to_move(source: Marshal, only: set[str] | None) -> list[tuple[str, int]]:
+    """Return what the group claims as a whole: version 1 knows nothing else."""
+    found = []
+    with source.world() as world:
+        for _, (_, topic, p), cell in world.cells(source.group_id):
+            shared = agreement_of(topic)
+            if shared is None:
+                # What is left of slots, where a topic was shared by keys once, is nobody's.
+                if source_of(topic, p) == (topic, p) and topic != f"leader:{LEADER}":
+                    found.append((topic, p))
+            elif cell.position > BY_PARTITIONS and (only is None or shared in only):
+                how = "ranges" if in_words(cell.position) == "ranges" else "keys"
+                raise ConfigurationError(
+                    f"group {source.group_id!r} shares topic {shared!r} by {how}, and version 1 "
+                    f"knows whole partitions alone: `marshal group slots {source.group_id} "
+                    f"{shared} partitions` first"
+                )
     return found
 
 

@@ -2643,6 +2643,18 @@ COMMANDS: tuple[Noticed, ...] = (
         ("render", "frame.events[-event_rows:]", "frame.events[:event_rows]"),
     ),
     noticed(
+        "what is shared by keys does not go back to version 1",
+        f"{CLI}.migrate",
+        f"{OF_CLI}/test_migrate.py::test_what_is_shared_by_keys_or_ranges_does_not_go_back_to_who_knows_partitions_alone",
+        ("_cells_to_move", "cell.position > BY_PARTITIONS", "cell.position < BY_PARTITIONS"),
+    ),
+    noticed(
+        "what is left of slots does not go back to version 1",
+        f"{CLI}.migrate",
+        f"{OF_CLI}/test_migrate.py::test_what_is_left_of_slots_does_not_move",
+        ("_cells_to_move", "source_of(topic, p) == (topic, p) and ", ""),
+    ),
+    noticed(
         "a topic is made only for a group that there is",
         f"{CLI}.migrate",
         f"{OF_CLI}/test_migrate.py::test_a_group_whose_old_side_was_stopped_moves_and_the_command_ends",

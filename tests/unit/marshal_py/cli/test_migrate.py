@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -25,10 +25,12 @@ MOVED = Step("orders", 2, "moved", None, 60, "new", 70)
 class Client:
     """A client that holds nothing, of the topic and the version that it was made for."""
 
+    rows: ClassVar[dict[tuple[str, int], int]] = {("orders", 0): -1}
+    """The cells of its group, and their positions."""
+
     def __init__(self, _kafka: object, *, topic: str, wire: str = "msgpack", **given: Any) -> None:
         self.settings = SimpleNamespace(topic=topic)
         self.group_id, self.wire, self.given = given["group_id"], wire, given
-        self.cells = {("orders", 0): "old"}
         self.missing = False
         self.closed: list[bool] = []
 
@@ -44,7 +46,10 @@ class Client:
 
     @contextmanager
     def world(self) -> Iterator[Any]:
-        rows = [(0, ("g", *key), None) for key in self.cells]
+        rows = [
+            (0, ("g", *key), SimpleNamespace(position=position))
+            for key, position in self.rows.items()
+        ]
         yield SimpleNamespace(cells=lambda _: rows)
 
 
@@ -113,6 +118,37 @@ def test_what_cannot_be_moved_is_refused(
     done = without_brokers("group", "migrate", "g", *arguments)
     assert done.exit_code == 2
     assert why in done.stderr
+
+
+@pytest.mark.parametrize(("agreed", "how"), [(16, "keys"), (1, "keys"), (65_536, "ranges")])
+@pytest.mark.parametrize("arguments", [[], ["--topics", "orders"]])
+def test_what_is_shared_by_keys_or_ranges_does_not_go_back_to_who_knows_partitions_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    clients: list[Client],
+    arguments: list[str],
+    agreed: int,
+    how: str,
+) -> None:
+    """Its slots and ranges would move as topics of their own, and its positions would not."""
+    cells = {("orders#slots", 0): agreed, ("orders/1#16", 3): 60, ("orders/2@900", 0): 950}
+    monkeypatch.setattr(Client, "rows", cells)
+    code, text, said = rehearse(monkeypatch, {}, "--back", *arguments)
+    assert (code, text) == (2, "")
+    assert f"shares topic 'orders' by {how}" in said
+    assert "`marshal group slots g orders partitions` first" in " ".join(said.split())
+
+
+def test_what_is_left_of_slots_does_not_move(
+    monkeypatch: pytest.MonkeyPatch, clients: list[Client]
+) -> None:
+    cells = {("orders", 0): 60, ("orders#slots", 0): 0, ("orders/1#16", 3): 60}
+    monkeypatch.setattr(Client, "rows", cells | {("bills#slots", 0): 8, ("leader:x", 0): -1})
+    monkeypatch.setattr(module, "assess", lambda key, *_, **__: FREE._replace(topic=key[0]))
+    done = without_brokers("group", "migrate", "g", "--dry-run", "--back", "--topics", "orders")
+    assert {line.split()[0] for line in done.stdout.splitlines()[1:]} == {"orders"}
+    monkeypatch.setattr(Client, "rows", cells | {("leader:x", 0): -1})
+    done = without_brokers("group", "migrate", "g", "--dry-run", "--back")
+    assert {line.split()[0] for line in done.stdout.splitlines()[1:]} == {"orders", "leader:x"}
 
 
 class Turn:
