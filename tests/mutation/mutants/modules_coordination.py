@@ -798,6 +798,30 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_ask", "if found.error is not None:", "if found is None:"),
     ),
     noticed(
+        "a snapshot that cannot be looked at does not end the thread",
+        f"{CLIENT}.snapshots",
+        f"{OF_CLIENT}/test_snapshot_desk.py::test_a_snapshot_that_cannot_be_looked_at_does_not_end_the_thread",
+        ("SnapshotDesk._run", "except Exception:", "except ValueError:"),
+    ),
+    noticed(
+        "a snapshot is written with the anchor of its boundary",
+        f"{CLIENT}.snapshots",
+        f"{OF_CLIENT}/test_snapshot_desk.py::test_a_snapshot_that_is_written_says_what_it_is_of_and_only_those_asked_for_are",
+        ("SnapshotDesk._note", "anchor=boundary.anchor", "anchor=digest"),
+    ),
+    noticed(
+        "a snapshot is written only by its writer",
+        f"{CLIENT}.snapshots",
+        f"{OF_CLIENT}/test_snapshot_desk.py::test_a_snapshot_that_is_written_says_what_it_is_of_and_only_those_asked_for_are",
+        ("SnapshotDesk._note", "if boundary.writer:", "if boundary.image:"),
+    ),
+    noticed(
+        "a desk that is closed leaves no thread",
+        f"{CLIENT}.snapshots",
+        f"{OF_CLIENT}/test_snapshot_desk.py::test_a_desk_that_is_closed_leaves_no_thread_and_one_without_work_has_none",
+        ("SnapshotDesk.close", "self._work.put(None)", "pass"),
+    ),
+    noticed(
         "a coordinator that moves for ever is not asked for ever",
         f"{CLIENT}.committed",
         f"{OF_CLIENT}/test_committed.py::test_a_coordinator_that_moves_is_asked_again_until_the_time_is_up",

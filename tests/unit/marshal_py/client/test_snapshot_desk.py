@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from marshal_py.client.snapshots import KEPT_DIGESTS, MAX_WAITING, Boundary, Sna
 from marshal_py.errors import MalformedRecord
 from marshal_py.protocol.messages import VERSION, ClaimingPartition, encode
 from marshal_py.protocol.rationalizer import BOUNDARY, PartitionState, apply
-from marshal_py.protocol.snapshots import decode_snapshot, encode_snapshot
+from marshal_py.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot
 from marshal_py.protocol.state_image import image_of
 from marshal_py.protocol.world import Observer
 
@@ -177,6 +178,56 @@ def test_a_damaged_snapshot_does_not_end_the_thread(
     desk.read(value, lambda _: state_of(6))
     until(lambda: desk.newest.get(0) == 5)
     assert "__m.snapshots" in caplog.text
+
+
+def test_a_snapshot_that_cannot_be_looked_at_does_not_end_the_thread(
+    desk: SnapshotDesk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count()
+
+    def fails_at_first(value: bytes) -> Snapshot:
+        if next(calls) == 0:
+            raise MemoryError("no room")
+        return decode_snapshot(value)
+
+    monkeypatch.setattr(snapshots, "decode_snapshot", fails_at_first)
+    for claims in (5, 6):
+        desk.read(snapshot_of(state_of(claims)), lambda _: state_of(7))
+    until(lambda: desk.newest.get(0) == 6)
+    assert "a snapshot could not be looked at" in caplog.text
+    assert "no room" in caplog.text
+
+
+def test_a_snapshot_that_is_written_says_what_it_is_of_and_only_those_asked_for_are(
+    desk: SnapshotDesk,
+) -> None:
+    desk.reset(3)
+    state = PartitionState(2)
+    state.next_offset = 6
+    boundary = Boundary(2, 6, b"anchor".ljust(16), image_of(state))
+    desk.at_boundary(boundary)
+    desk.at_boundary(boundary._replace(writer="me"))
+    p, value = desk.ready.get(timeout=60)
+    written = decode_snapshot(value)
+    assert (p, written.coordinator, written.partitions, written.next_offset) == (2, 2, 3, 6)
+    assert (written.anchor, written.writer) == (b"anchor".ljust(16), "me")
+    assert written.restore().next_offset == 6
+    assert desk.ready.empty()
+
+
+def test_a_desk_that_is_closed_leaves_no_thread_and_one_without_work_has_none(
+    desk: SnapshotDesk,
+) -> None:
+    desk.close()
+    assert desk._thread is None
+    desk.reset(1)
+    desk.read(snapshot_of(state_of(5)), lambda _: state_of(6))
+    until(lambda: desk.newest.get(0) == 5)
+    thread = desk._thread
+    assert thread is not None
+    desk.close()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_reader_that_follows_for_long_does_not_grow() -> None:
