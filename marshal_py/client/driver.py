@@ -456,10 +456,13 @@ class Driver:
             # unless what ends the log are no records.
             first_s = time.monotonic() + GENESIS_AGAIN_S
             seq, again_s, why = FIRST_GENESIS_SEQ, 0.0, ""
+            replaced: str | None = None
             while self._needs_genesis(state):
                 now_s = time.monotonic()
-                if now_s >= again_s and (state.next_offset >= end or now_s >= first_s):
-                    again_s = now_s + GENESIS_AGAIN_S
+                # One that replaces an identity that has gone since then is refused.
+                is_due = now_s >= again_s or state.identity != replaced
+                if is_due and (state.next_offset >= end or now_s >= first_s):
+                    again_s, replaced = now_s + GENESIS_AGAIN_S, state.identity
                     seq += 1
                     self._writer.append(p, seq, self._genesis(state, seq))
                 self._writer.serve()
