@@ -7,7 +7,6 @@ assignment asks for (assign, pause, ...) is carried out between two fetches.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from marshal_py.client.marshal import Marshal
 from marshal_py.client.settings import kafka_config
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.held_partition import HeldPartition, Run
+from marshal_py.consumer.leader_epochs import LeaderEpochs, Unverified, truncated_at
 from marshal_py.consumer.range_stream import RangeStream
 from marshal_py.consumer.slot_stream import SlotStream
 from marshal_py.consumer.stream import Stream
@@ -57,15 +57,15 @@ RANGES_WAIT_S: Final = 0.005
 CONNECT_S: Final = 1.0
 """Leaders that have not answered at the start by then are connected to when they are needed."""
 
+LOOK_S: Final = 5.0
+"""`look` waits for an answer so long."""
+
 _GONE: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.UNKNOWN_TOPIC_ID,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
-
-_TRUNCATED_AT: Final = re.compile(r"truncation detected.*broker end offset is (\d+)")
-"""How librdkafka says, and nowhere else, where a partition ended that has grown again."""
 
 _message: Final[Any] = Message
 _partition_of: Callable[[Any], int] = _message.partition
@@ -107,6 +107,9 @@ class Fetcher:
         self._fetched: deque[Run] = deque()
         self._streams: dict[tuple[str, int], Stream] = {}
         """Partitions that are shared by keys, or by ranges: who gets which of their messages."""
+        self._unverified = Unverified()
+        self._again: set[tuple[str, int]] = set()
+        """What the last fetch brought of these comes again."""
         self.streams_ranges = False
         """Whether ranges are fetched: an idle loop looks up oftener, they come and go."""
         self._lock = threading.Lock()
@@ -184,6 +187,7 @@ class Fetcher:
                 messages = self._kafka.consume(min(most, self.batch_size), 0)
             if messages:
                 self._moved_s = time.monotonic()
+                self._again.clear()
                 self._sort_out(messages)
         self._run_commands_if_free()
         if wait_s and not messages and not self.active:
@@ -233,7 +237,8 @@ class Fetcher:
             self.topics_seen.add(part.topic)
             self.active[part.key] = part
             self._assigned[part.key] = offset
-            self._kafka.incremental_assign([TopicPartition(part.topic, part.partition, offset)])
+            where = self._unverified.place(part.key, offset, part.epochs)
+            self._kafka.incremental_assign([where])
 
         part.assigned = True
         self._command(assign if part.number is None else partial(self._attach, part))
@@ -258,12 +263,13 @@ class Fetcher:
         self.active[part.key] = part
         if part.source not in self._streams:
             self._streams[part.source] = (
-                RangeStream(part.source) if part.slot is None else SlotStream(part.slot)
+                RangeStream(part.source)
+                if part.slot is None
+                else SlotStream(part.slot, self._unverified)
             )
         stream = self._streams[part.source]
-        stream.parts[part.number] = part
-        if isinstance(stream, RangeStream) and 0 <= stream.truncated_at < part.read_to:
-            part.out_of_range, part.truncated_at = True, stream.truncated_at
+        stream.add(part.number, part)
+        if part.out_of_range:
             self._wakeup.wake()
         self._follow(stream)
 
@@ -299,9 +305,19 @@ class Fetcher:
         """Kafka has said that there are no messages from `end` on any more."""
         stream = self._streams.get(source)
         if stream is not None:
-            stream.end = min(stream.end, end)
-            if isinstance(stream, RangeStream):
-                stream.truncated_at = -1
+            stream.truncated(end)
+
+    def look(self, where: TopicPartition) -> Any:
+        """Return the first message that Kafka has there, the end, or an error; None: no answer.
+
+        Asks with a connection of its own.
+        """
+        kafka = connect(KafkaConsumer, self._config)
+        try:
+            kafka.assign([where])
+            return kafka.poll(LOOK_S)
+        finally:
+            kafka.close()
 
     def leave(self, source: tuple[str, int]) -> None:
         """Fetch nothing more of a partition whose ranges were fetched."""
@@ -342,16 +358,20 @@ class Fetcher:
             for stream in streams:
                 stream.stop(self._kafka)
                 if stream.source[0] in renewed:
-                    stream.end = -1
-            places = [TopicPartition(*key) for key in self._assigned]
-            for place in self._kafka.position(places):
-                key = (place.topic, place.partition)
-                if place.offset >= 0:  # the offset behind the last message that it brought
-                    self._assigned[key] = place.offset
+                    stream.renew()
+            for at in self._kafka.position([TopicPartition(*key) for key in self._assigned]):
+                key = (at.topic, at.partition)
+                if at.offset >= 0:  # the offset behind the last message that it brought
+                    self._assigned[key] = at.offset
+                if at.topic in renewed:
+                    self.active[key].epochs = LeaderEpochs()
             self._kafka.close()
             self._kafka = connect(KafkaConsumer, self._config, self._errors)
             self._kafka.incremental_assign(
-                [TopicPartition(*key, offset) for key, offset in self._assigned.items()]
+                [
+                    self._unverified.place(key, offset, self.active[key].epochs)
+                    for key, offset in self._assigned.items()
+                ]
             )
             idle = [part for key in self._assigned if not (part := self.active[key]).wants_messages]
             self._kafka.pause([TopicPartition(*part.key) for part in idle])
@@ -402,7 +422,7 @@ class Fetcher:
         if len(active) == 1 and not self._streams:  # nothing else is fetched
             [part] = active.values()
             if key_of(messages[0]) == part.key == key_of(messages[-1]):
-                self._add(part, messages)
+                self._add_if_active(part.key, messages)
             return
         seen = self.topics_seen
         numbers = list(map(_partition_of, messages))
@@ -426,7 +446,15 @@ class Fetcher:
 
     def _add_if_active(self, key: tuple[str, int], messages: list[Any]) -> None:
         stream = self._streams.get(key)
+        if not self._unverified.verify(key, messages[0], self._kafka):
+            self._again.add(key)
+            return
         if stream is not None:
+            lost_from = -1 if stream.is_lost else stream.note(messages)
+            if lost_from >= 0:
+                self._place_again(key, lost_from)
+            if stream.is_lost:  # until it is known where to go on
+                return
             for each, mine in stream.sort(messages):
                 self._add(each, mine)
             if stream.passed(messages[-1].offset() + 1, self._kafka):
@@ -437,6 +465,8 @@ class Fetcher:
             self._add(part, messages)
 
     def _add(self, part: HeldPartition, messages: list[Any]) -> None:
+        if part.number is None:
+            part.epochs.note_all(messages)
         run = Run(part, messages)
         self._fetched.append(run)
         part.last_end = run.end
@@ -445,20 +475,18 @@ class Fetcher:
     def _on_error(self, message: Any, error: KafkaError) -> None:
         key, code = key_of(message), error.code()
         stream = self._streams.get(key)
+        if code == KafkaError._PARTITION_EOF and key in self._again:
+            return
         if stream is not None and code == KafkaError._PARTITION_EOF:
-            if stream.passed(message.offset(), self._kafka):
+            if not stream.is_lost and stream.passed(message.offset(), self._kafka):
                 self._follow(stream)
             return
-        if stream is not None:
-            parts = list(stream.parts.values())
-        else:
-            parts = [self.active[key]] if key in self.active else []
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            self._place_again(parts, stream, error)
+            self._place_again(key, truncated_at(message))
             return
-        if not parts:
+        part = next(iter(self._parts_of(key)), None)
+        if part is None:
             return
-        part = parts[0]
         if code == KafkaError._PARTITION_EOF:
             part.reached(message.offset())
             part.fetched = max(part.fetched, message.offset())
@@ -479,17 +507,17 @@ class Fetcher:
                 extra=part.log_fields,
             )
 
-    def _place_again(
-        self, parts: list[HeldPartition], stream: Stream | None, error: KafkaError
-    ) -> None:
-        """Kafka has nothing where it was to read."""
-        found = _TRUNCATED_AT.search(error.str())
-        end = -1 if found is None else int(found[1])
-        if stream is not None:
-            stream.is_lost = True
-        if isinstance(stream, RangeStream) and not parts:  # the next one must hear of it
-            stream.end, stream.truncated_at = min(stream.end, end), end
-        for part in parts:
+    def _parts_of(self, key: tuple[str, int]) -> list[HeldPartition]:
+        """Return who reads a partition."""
+        if (stream := self._streams.get(key)) is not None:
+            return list(stream.parts.values())
+        return [self.active[key]] if key in self.active else []
+
+    def _place_again(self, key: tuple[str, int], end: int) -> None:
+        """Kafka has nothing where it was to read: no messages from `end` on; −1: not known."""
+        if (stream := self._streams.get(key)) is not None:
+            stream.lose(end)
+        for part in (parts := self._parts_of(key)):
             part.out_of_range, part.truncated_at = True, end
         if parts:
             self._wakeup.wake()

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from marshal_py.client.claim import core_of
 from marshal_py.client.marshal import Claim
+from marshal_py.consumer.leader_epochs import LeaderEpochs
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.done_offsets import Ranges
 from marshal_py.protocol.holding import RangeHolding
@@ -235,6 +236,10 @@ class HeldPartition:
         """Kafka has no message at our position; the assignment finds another."""
         self.truncated_at = -1
         """Below what there were messages when Kafka said so, if it told; −1: it did not."""
+        self.epochs = LeaderEpochs()
+        """Of its messages, and of what came before them. Not of a range."""
+        self.leader_epoch = -1
+        """Of what comes before where it began; −1: not known."""
         self.chosen = False
         """Where to begin was decided under this claim."""
         self.reset_to: int | None = None
@@ -285,11 +290,15 @@ class HeldPartition:
         """What a log record about it carries."""
         return core_of(self.claim).log_fields
 
-    def start(self, offset: int, done_before: Ranges = ()) -> None:
+    def start(self, offset: int, done_before: Ranges = (), leader_epoch: int = -1) -> None:
         """Begin at `offset`; −1 when the first message will tell.
 
-        `done_before`: what is done above it.
+        `done_before`: what is done above it. `leader_epoch`: of what comes before it; −1: not
+        known.
         """
+        self.epochs, self.leader_epoch = LeaderEpochs(), leader_epoch
+        if leader_epoch >= 0:
+            self.epochs.note(leader_epoch, offset - 1)
         self._start = self._base = self.last_end = self.read_to = offset
         self.tail = (-1, -1)
         self.done_before = done_before

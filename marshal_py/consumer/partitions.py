@@ -153,8 +153,11 @@ class Partitions:
 
     def _start(self, part: HeldPartition, position: int) -> None:
         done = part.metadata.done_ranges
-        part.start(max(position, -1), () if self._delivery.claims_messages else done)
-        if not self._delivery.claims_messages:
+        if self._delivery.claims_messages:
+            part.start(max(position, -1))
+        else:
+            is_stored = position == part.claim.stored_offset  # the epoch is of what was stored
+            part.start(max(position, -1), done, part.metadata.leader_epoch if is_stored else -1)
             part.fetched_from = self._positions.topic_id(part)
         part.stage = Stage.ACTIVE
         self._fetcher.assign(part, position)
@@ -219,7 +222,9 @@ class Partitions:
         self._fetcher.pause_or_resume(part)
 
     def _restart(self, part: HeldPartition) -> None:
-        first = self._positions.restart_of(part, self._fetcher.end_of(part.source))
+        first = self._positions.restart_of(
+            part, self._fetcher.end_of(part.source), self._fetcher.look
+        )
         if first is None:
             return  # the next round tries again
         part.out_of_range, part.truncated_at = False, -1
@@ -249,6 +254,15 @@ class Partitions:
         topic_id = self._positions.id_to_tell(part)
         if topic_id:
             self.publish(part, lambda told: msgspec.structs.replace(told, topic_id=topic_id))
+
+    def _say_leader_epoch(self, part: HeldPartition, position: int) -> None:
+        """Publish the epoch that goes with the position: with it, or before it.
+
+        Kafka takes an older one than its own for a sign that messages were lost.
+        """
+        epoch = -1 if self._delivery.claims_messages else part.epochs.before(position)
+        if epoch != part.metadata.leader_epoch:
+            self.publish(part, lambda told: told.with_leader_epoch(epoch))
 
     def _say_what_is_done(self, part: HeldPartition, *, flush: bool = False) -> None:
         """Publish of which topic the position is, and what is done above it."""
@@ -294,6 +308,7 @@ class Partitions:
         position = part.position()
         if not self._delivery.claims_messages and position >= 0:
             try:
+                self._say_leader_epoch(part, position)
                 claim.commit(position)
             except (NotHeld, Closed):
                 return
@@ -448,6 +463,8 @@ class Partitions:
                 # What was claimed is said by the claims; behind it there may be no message.
                 behind, end = part.tail
                 position = end if behind <= part.claim.position < end else -1
+            if part.stage is not Stage.WANTED:
+                self._say_leader_epoch(part, position)
             driver_of(self._marshal).claimant.advance(holding, position)
 
     def store(self) -> None:
@@ -478,6 +495,7 @@ class Partitions:
                     f"{timeout_s:g} s; the position goes with a later heartbeat"
                 )
             with contextlib.suppress(NotHeld):
+                self._say_leader_epoch(part, position)
                 part.claim.commit(
                     position, wait=True, timeout_s=max(0.001, deadline - time.monotonic())
                 )

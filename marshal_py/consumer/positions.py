@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka import admin as kafka_admin
 
 from marshal_py.client.admin_on_demand import AdminOnDemand
@@ -22,6 +28,7 @@ from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.held_partition import HeldPartition
+from marshal_py.consumer.leader_epochs import truncated_at
 from marshal_py.consumer.options import OnMissing, StartAt
 from marshal_py.consumer.topics import Topics, describe
 from marshal_py.errors import BrokerUnavailable, MessagesMissing
@@ -97,7 +104,9 @@ class Positions:
                     return None  # on its way to the log
                 return part.claim.position
             if self._is_of_another_topic(part):  # what was told without a position means nothing
-                part.metadata = msgspec.structs.replace(part.metadata, topic_id=b"")
+                part.metadata = msgspec.structs.replace(
+                    part.metadata, topic_id=b"", leader_epoch=-1
+                )
             return self._choose(part)
         except KafkaException as error:
             self._log.warning(
@@ -225,12 +234,17 @@ class Positions:
             with contextlib.suppress(KafkaException):  # the next round tries again
                 self._begin_anew(part)
 
-    def restart_of(self, part: HeldPartition, end_known: int) -> int | None:
+    def restart_of(
+        self,
+        part: HeldPartition,
+        end_known: int,
+        look: Callable[[TopicPartition], Any],
+    ) -> int | None:
         """Kafka has nothing at our position: messages were deleted, or the topic was made anew.
 
         `end_known`: below what the partition was known to have messages, if it is shared by ranges.
-        Return where to go on; None: not known yet, or `HeldPartition.reset_to` was set. Raises
-        `MessagesMissing`.
+        `look`: `Fetcher.look`. Return where to go on; None: not known yet, or
+        `HeldPartition.reset_to` was set. Raises `MessagesMissing`.
         """
         now = self.topic_id(part)
         if not self._is_text and (_known_id(part) or now):
@@ -241,11 +255,19 @@ class Positions:
             self._topics.note_ids({part.topic: now})
             now = self._topics.ids.get(part.topic, now)
         try:
-            first, end = self._look_up(part, -2), self._look_up(part, -1)
+            first, end_now = self._look_up(part, -2), self._look_up(part, -1)
         except KafkaException:
             return None
-        if part.truncated_at >= 0:  # it may have grown beyond our position since then
-            end = min(end, part.truncated_at)
+        if part.slot is not None and part.truncated_at < 0 <= part.leader_epoch:
+            # Other slots may know that it was truncated; Kafka knows where.
+            found = look(
+                TopicPartition(*part.source, part.started_at, leader_epoch=part.leader_epoch)
+            )
+            if found is None:
+                return None
+            part.truncated_at, part.leader_epoch = truncated_at(found), -1
+        # If it was truncated, it may have grown beyond our position since then.
+        end = end_now if part.truncated_at < 0 else min(end_now, part.truncated_at)
         # At most once, what was claimed may lie ahead of what was fetched.
         position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
         if part.number is not None:  # where it is read is another matter than what of it is done
@@ -261,6 +283,15 @@ class Positions:
         if fate == "anew":
             self._begin_anew(part)
             return None
+        if position <= end_now and fate != "trimmed":  # only the leader epoch says so
+            # It is older than Kafka's, too, where the marker of a transaction came last.
+            found = look(TopicPartition(*part.source, end))
+            if found is None or (
+                found.error() is not None and found.error().code() != KafkaError._PARTITION_EOF
+            ):
+                return None
+            if found.offset() >= position:
+                return position
         if fate == "trimmed":
             to = end if self._on_missing == "latest" else first
             self._tell(

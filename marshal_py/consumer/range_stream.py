@@ -40,11 +40,11 @@ class RangeStream:
         """Kafka has ended the fetching: there is nothing where it was."""
         self.end = -1
         """There are messages below it, as far as is known."""
-        self.truncated_at = -1
-        """Kafka said while no range was held that there is nothing from there on; −1: it did not.
-        It may have grown again since then."""
         self.is_of_use: Final = True
         """Ranges come and go: what was read is kept for the next."""
+        self._truncated_at = -1
+        """Kafka said while no range was held that there is nothing from there on; −1: it did not.
+        It may have grown again since then."""
         self._wanting: list[HeldPartition] = []
         self._at: int | None = None
         """What Kafka brings next; None: it is not asked."""
@@ -56,6 +56,33 @@ class RangeStream:
         self._given: list[tuple[int, int]] = []
         """From `_kept_from` to `_at` all messages are kept, but those of these offsets, in order,
         which some range was given."""
+
+    def add(self, number: int, part: HeldPartition) -> None:
+        """Fetch a range, too."""
+        self.parts[number] = part
+        if 0 <= self._truncated_at < part.read_to:
+            part.out_of_range, part.truncated_at = True, self._truncated_at
+
+    def lose(self, end: int) -> None:
+        """Kafka has nothing where it was to read, and perhaps nothing from `end` on; −1: unknown.
+
+        It may have grown again when the next range comes, which must hear of it.
+        """
+        self.is_lost = True
+        if not self.parts:
+            self.end, self._truncated_at = min(self.end, end), end
+
+    def truncated(self, end: int) -> None:
+        """There are no messages from `end` on any more."""
+        self.end, self._truncated_at = min(self.end, end), -1
+
+    def renew(self) -> None:
+        """The topic was made anew."""
+        self.end = self._truncated_at = -1
+
+    def note(self, messages: list[Any]) -> int:  # noqa: ARG002 (see `Stream`)
+        """Nothing is known of what there was before."""
+        return -1
 
     def follow(self, kafka: Any) -> None:
         """Have Kafka bring what the ranges want now."""

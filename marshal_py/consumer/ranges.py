@@ -560,12 +560,14 @@ class RangeClaims:
             holder = None if cell is None else cell.holder
         if is_paused:
             return False
-        known = b"" if cell is None else ClaimMetadata.decode(cell.metadata).topic_id
+        told = ClaimMetadata.decode(b"" if cell is None else cell.metadata)
+        known = told.topic_id
         is_right = not (known and now and known != now) and about.set_back is None
         if not is_right and has_ranges:
             self._close_book(about, has_free=has_free)
             return False
-        is_told = bool(known or not now or has_ranges)
+        # The position moves with its ranges, and the epoch would stay.
+        is_told = has_ranges or (bool(known or not now) and told.leader_epoch < 0)
         if cell is not None and cell.position >= 0 and holder is None and is_told and is_right:
             if about.opening is not None:
                 about.opening.claim.release(wait=False)
@@ -607,6 +609,7 @@ class RangeClaims:
             topic_id=self._positions.id_of(source),
             done_from=0,
             done=b"",
+            leader_epoch=-1,
         ).encode()
         with contextlib.suppress(NotHeld, Closed):
             if claim.metadata != told or claim.next_offset < position:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import mmh3
-from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+from confluent_kafka import TopicPartition
 
 from marshal_py.consumer.held_partition import HeldPartition
+from marshal_py.consumer.leader_epochs import LeaderEpochs, Unverified
 from marshal_py.consumer.stream import LEAP
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.slots import Slot
@@ -26,7 +27,7 @@ __all__ = ["SlotStream"]
 class SlotStream:
     """The slots of one partition that are fetched. All of it is called between two fetches."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, unverified: Unverified) -> None:
         self.source: Final[Unit] = (slot.topic, slot.partition)
         self.parts: dict[int, HeldPartition] = {}
         """By the number of the slot."""
@@ -35,10 +36,43 @@ class SlotStream:
         self.end = -1
         """There are messages below it, as far as is known."""
         self._slots = slot.slots
+        self._unverified = unverified
+        self._epochs = LeaderEpochs()
+        """Of the messages of all slots."""
         self._wanting: list[HeldPartition] = []
         self._at: int | None = None
         """What Kafka brings next: −1 for its first message; None: it is not asked."""
         self._is_paused = False
+
+    def add(self, number: int, part: HeldPartition) -> None:
+        """Fetch a slot, too."""
+        self.parts[number] = part
+        if not self._epochs.take_over(part.epochs):
+            part.out_of_range = True  # it comes from before something was lost
+        part.epochs = self._epochs
+
+    def lose(self, end: int) -> None:  # noqa: ARG002 (see `Stream`)
+        """Kafka has nothing where it was to read."""
+        self.is_lost = True
+        self._epochs = LeaderEpochs()
+        for part in self.parts.values():
+            part.epochs = self._epochs
+
+    def truncated(self, end: int) -> None:
+        """There are no messages from `end` on any more."""
+        self.end = min(self.end, end)
+
+    def renew(self) -> None:
+        """The topic was made anew."""
+        self.end = -1
+        self.lose(-1)
+
+    def note(self, messages: list[Any]) -> int:
+        """Return from where on the messages are others than a slot had before; −1: they are not.
+
+        Kafka was asked with the epoch of the slot that is behind the others.
+        """
+        return self._epochs.note_all(messages)
 
     def follow(self, kafka: Any) -> None:
         """Have Kafka bring what the slots want now."""
@@ -57,8 +91,7 @@ class SlotStream:
         first = min(part.read_to for part in self._wanting)
         if self._at is None or self.is_lost or not 0 <= first - self._at <= LEAP:
             self.stop(kafka)
-            where[0].offset = OFFSET_BEGINNING if first < 0 else first
-            kafka.incremental_assign(where)
+            kafka.incremental_assign([self._unverified.place(self.source, first, self._epochs)])
             self._at = first
         elif self._is_paused:
             kafka.resume(where)

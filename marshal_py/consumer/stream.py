@@ -32,6 +32,24 @@ class Stream(Protocol):
     def is_of_use(self) -> bool:
         """Whether what it has read, or is told, may still serve somebody."""
 
+    def add(self, number: int, part: HeldPartition) -> None:
+        """Fetch this one, too. It may be out of range by what is known."""
+
+    def lose(self, end: int) -> None:
+        """Kafka has nothing where it was to read: no messages from `end` on; −1: not known."""
+
+    def truncated(self, end: int) -> None:
+        """There are no messages from `end` on any more, and whom it concerns knows."""
+
+    def renew(self) -> None:
+        """The topic was made anew: what is known is not of this one."""
+
+    def note(self, messages: list[Any]) -> int:
+        """Look at what was fetched before anything else does.
+
+        Returns from where on others are gone that were known to be there; −1: none are.
+        """
+
     def follow(self, kafka: Any) -> None:
         """Have Kafka bring what the parts want now."""
 

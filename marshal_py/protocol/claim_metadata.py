@@ -17,6 +17,7 @@ over what says what the position means, and counts failures for itself.
 | ``t`` | Kafka's id of the topic that the position is of, 16 bytes |
 | ``n``, ``m`` | how many partitions the topic had when the group began with it, and when (ms) |
 | ``f``, ``w`` | what is done above the position: from which offset on, and `done_offsets` |
+| ``g`` | leader epoch (KIP-320) of what comes right before the position; −1 when missing |
 | ``l`` | of a range, released messages: [offset, deliveries that its grants do not count] |
 """
 
@@ -56,6 +57,7 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     began_ms: int = msgspec.field(default=0, name="m")
     done_from: int = msgspec.field(default=0, name="f")
     done: bytes = msgspec.field(default=b"", name="w")
+    leader_epoch: int = msgspec.field(default=-1, name="g")
     released: tuple[tuple[int, int], ...] = msgspec.field(default=(), name="l")
 
     @property
@@ -77,6 +79,7 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
             began_ms=self.began_ms,
             done_from=self.done_from,
             done=self.done,
+            leader_epoch=self.leader_epoch,
             released=self.released,
         )
 
@@ -91,9 +94,11 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
             offset=failures.offset,
             error=failures.error,
         )
-        if len(changed.encode()) <= MAX_METADATA_BYTES:
-            return changed
-        return changed.with_done(self.done_from, self.done_ranges)
+        return _fitting(changed)
+
+    def with_leader_epoch(self, epoch: int) -> ClaimMetadata:
+        """Return this, with the leader epoch; less of what is done, if it must."""
+        return _fitting(msgspec.structs.replace(self, leader_epoch=epoch))
 
     def with_done(self, base: int, ranges: Ranges) -> ClaimMetadata:
         """Return this, with as much of what is done above `base` as there is room for."""
@@ -128,6 +133,12 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(ClaimMetadata)
 _DEFAULTS: Final = ClaimMetadata()
+
+
+def _fitting(metadata: ClaimMetadata) -> ClaimMetadata:
+    if len(metadata.encode()) <= MAX_METADATA_BYTES:
+        return metadata
+    return metadata.with_done(metadata.done_from, metadata.done_ranges)
 
 
 @lru_cache(maxsize=4096)

@@ -479,8 +479,8 @@ _ASSIGNMENT = [
         "consumer.positions",
         "a partition that was cut off has grown again",
         "Positions.restart_of",
-        "end = min(end, part.truncated_at)",
-        "pass",
+        "end_now if part.truncated_at < 0 else min(end_now, part.truncated_at)",
+        "end_now",
     ),
     _planned(
         "what a handler has is kept while something else can go",

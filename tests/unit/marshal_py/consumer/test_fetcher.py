@@ -22,6 +22,8 @@ class FakeKafka:
 
     def __init__(self, *_: object) -> None:
         self.assigned: dict[tuple[str, int], int] = {}
+        self.sought: dict[tuple[str, int], tuple[int, int | None]] = {}
+        self.come: list[Message] = []
         self.positions: dict[tuple[str, int], int] = {}
         self.paused: set[tuple[str, int]] = set()
         self.is_closed = False
@@ -36,6 +38,16 @@ class FakeKafka:
     def position(self, where: list[TopicPartition]) -> list[TopicPartition]:
         keys = [(at.topic, at.partition) for at in where]
         return [TopicPartition(*key, self.positions.get(key, -1001)) for key in keys]
+
+    def seek(self, at: TopicPartition) -> None:
+        self.sought[at.topic, at.partition] = at.offset, at.leader_epoch
+
+    def poll(self, _: float) -> Message | None:
+        return self.come.pop(0) if self.come else None
+
+    def consume(self, most: int, _: float) -> list[Message]:
+        found, self.come = self.come[:most], self.come[most:]
+        return found
 
     def pause(self, where: list[TopicPartition]) -> None:
         self.paused |= {(at.topic, at.partition) for at in where}
@@ -62,11 +74,11 @@ class World:
         self.made.append(FakeKafka())
         return self.made[-1]
 
-    def hold(self, topic: str, number: int, offset: int) -> HeldPartition:
+    def hold(self, topic: str, number: int, offset: int, epoch: int = -1) -> HeldPartition:
         claim = FakeClaim()
         claim.topic, claim.partition = topic, number
         part = HeldPartition(claim, manual=False)  # type: ignore[arg-type]
-        part.start(max(offset, -1))
+        part.start(max(offset, -1), leader_epoch=epoch)
         part.stage = Stage.ACTIVE
         self.fetcher.assign(part, offset)
         return part
@@ -88,6 +100,73 @@ def test_another_kafka_consumer_goes_on_where_the_one_before_was(
     assert after.assigned == {("t", 0): 7, ("t", 1): OFFSET_BEGINNING, ("u", 0): 130}
     assert after.paused == {("u", 0)}
     assert not after.is_closed
+
+
+def led(offset: int, epoch: int, topic: str = "t") -> Message:
+    return Message(topic=topic, partition=0, offset=offset, leader_epoch=epoch)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_what_a_later_leader_has_is_passed_on_when_kafka_has_compared(
+    monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """The end that came with it, too, or all before the end would count as passed."""
+    world = World(monkeypatch)
+    part = world.hold("t", 0, 10, epoch=2)
+    if others:
+        world.hold("t", 1, 0)
+    came = [led(10, 3), led(11, 3), message(12, error=KafkaError._PARTITION_EOF)]
+    world.made[0].come = list(came)
+    world.fetcher.fetch(100, 0.1)
+    assert world.made[0].sought == {("t", 0): (10, 2)}
+    assert (fetched(world), part.position(), part.epochs.before(11)) == ([], 10, 2)
+    world.made[0].come = list(came)
+    world.fetcher.fetch(100, 0.1)
+    assert fetched(world) == [("t", 0, [10, 11])]
+    assert part.tail == (12, 12)
+    assert part.epochs.before(12) == 3
+
+
+def test_a_client_that_takes_over_compares_the_epochs_of_topics_that_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    kept, renewed = world.hold("t", 0, 10), world.hold("u", 0, 10)
+    world.fetcher._sort_out([led(10, 2), led(11, 3), led(10, 2, "u"), led(11, 3, "u")])
+    assert [part.epochs.before(11) for part in (kept, renewed)] == [2, 2]
+    world.made[0].positions = {("t", 0): 12, ("u", 0): 12}
+    world.fetcher.reconnect(["u"])
+    world.fetcher._sort_out([led(12, 4), led(12, 0, "u")])
+    assert world.made[1].sought == {("t", 0): (12, 3)}
+    assert renewed.epochs.before(13) == 0
+
+
+def test_a_look_is_taken_with_a_client_of_its_own_which_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    where, answer = TopicPartition("t", 0, 7, leader_epoch=3), message(7)
+    asked: list[Any] = []
+
+    class Looking(FakeKafka):
+        def assign(self, places: list[TopicPartition]) -> None:
+            asked.extend(places)
+
+        def poll(self, _: float) -> Message | None:
+            if isinstance(answer, Message):
+                return answer
+            raise RuntimeError
+
+    clients = [Looking(), Looking()]
+    monkeypatch.setattr(fetcher_module, "connect", lambda *_: clients[len(asked)])
+    assert world.fetcher.look(where) is answer
+    assert asked == [where]
+    assert clients[0].is_closed
+    answer = None  # type: ignore[assignment]
+    with pytest.raises(RuntimeError):
+        world.fetcher.look(where)
+    assert clients[1].is_closed
+    assert not world.made[0].is_closed
 
 
 def test_of_a_shared_partition_it_is_asked_for_what_its_parts_want_next(
@@ -306,7 +385,7 @@ def test_a_fetch_that_waits_ends_when_the_consumer_is_closed(
         waits.set()
         threading.Event().wait(0.001)
 
-    world.made[0].poll = poll  # type: ignore[attr-defined]
+    world.made[0].poll = poll  # type: ignore[method-assign, assignment]
     found: list[int] = []
     loop = threading.Thread(target=lambda: found.append(world.fetcher.fetch(1, 600.0)), daemon=True)
     loop.start()

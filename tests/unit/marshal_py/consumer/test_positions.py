@@ -8,14 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message
 
 from marshal_py import Consumer
-from marshal_py.consumer.held_partition import Stage
+from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.consumer.positions import judge
 from marshal_py.errors import ClaimTimeout, ConfigurationError, MessagesMissing
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.rationalizer import Cell
+from tests.support.spec import spec
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim, part_of, run_of
 
 OLD, NEW = b"o" * 16, b"n" * 16
@@ -91,6 +92,15 @@ class World:
 
     def advance(self) -> None:
         self.made.partitions.advance(self.part)
+
+    def cut_off(self, position: int, *, at: int) -> HeldPartition:
+        """It was read at a position, below which Kafka has lost what there was from `at` on."""
+        part, self.claim.position = self.part, position
+        part.stage = Stage.ACTIVE
+        part.start(position, leader_epoch=0)
+        part.metadata = ClaimMetadata(topic_id=NEW, leader_epoch=0)
+        part.out_of_range, part.truncated_at = True, at
+        return part
 
 
 def test_a_group_begins_at_the_latest_and_says_so_before_anything_goes_out(
@@ -267,19 +277,132 @@ def test_a_position_that_is_sound_after_all_is_read_from_again(
     assert (world.assigned, world.set_to) == ([20], [])
 
 
+def there_is(offset: int, code: int | None = None) -> Message:
+    error = None if code is None else KafkaError(code)
+    return Message(topic="t", partition=0, offset=offset, error=error)
+
+
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize(
+    "found", [there_is(15), there_is(17), there_is(16, KafkaError._PARTITION_EOF)]
+)
 def test_a_partition_that_was_cut_off_goes_on_there_though_it_has_grown_again(
-    monkeypatch: pytest.MonkeyPatch, mode: str
+    monkeypatch: pytest.MonkeyPatch, mode: str, found: Message
 ) -> None:
     world = World(monkeypatch, mode=mode)
-    world.made.topics.ids = {"t": NEW}
-    world.part.stage = Stage.ACTIVE
-    world.claim.position = 18
-    world.part.start(18)
-    world.part.metadata = ClaimMetadata(topic_id=NEW)
-    world.part.out_of_range, world.part.truncated_at = True, 15
+    part = world.cut_off(18, at=15)
+    world.made.fetcher.look = lambda where: found if where.offset == 15 else None
     world.advance()
     assert world.set_to == [15]
+    assert part.stage is Stage.RELEASING
+
+
+@pytest.mark.parametrize("found", [there_is(18), there_is(18, KafkaError._PARTITION_EOF)])
+def test_markers_of_a_later_leader_below_the_position_are_no_loss(
+    monkeypatch: pytest.MonkeyPatch, found: Message
+) -> None:
+    """The epoch that goes with a position is that of the last message, which came before them."""
+    world = World(monkeypatch, on_missing="stop")
+    part = world.cut_off(18, at=15)
+    world.made.fetcher.look = lambda _: found
+    world.advance()
+    assert (world.assigned, world.set_to) == ([18], [])
+    assert part.epochs.before(18) == -1, "Kafka would say the same again"
+    assert not part.out_of_range
+
+
+@pytest.mark.parametrize("found", [None, there_is(15, KafkaError._TRANSPORT)])
+def test_a_partition_that_may_have_been_cut_off_waits_for_an_answer(
+    monkeypatch: pytest.MonkeyPatch, found: Message | None
+) -> None:
+    world = World(monkeypatch)
+    part = world.cut_off(18, at=15)
+    world.made.fetcher.look = lambda _: found
+    world.advance()
+    assert (world.assigned, world.set_to) == ([], [])
+    assert part.out_of_range
+
+
+@spec("C-61")
+@pytest.mark.parametrize(
+    ("mode", "stored", "epoch"),
+    [("at_least_once", 15, 3), ("at_least_once", 14, -1), ("at_most_once", 15, -1)],
+)
+def test_the_epoch_that_was_told_is_that_of_the_position_that_was_stored(
+    monkeypatch: pytest.MonkeyPatch, mode: str, stored: int, epoch: int
+) -> None:
+    world = World(monkeypatch, mode=mode)
+    world.claim.position, world.claim.stored_offset = 15, stored
+    world.claim.metadata = ClaimMetadata(topic_id=NEW, leader_epoch=3).encode()
+    world.advance()
+    assert world.assigned == [15]
+    assert world.part.epochs.before(15) == epoch
+
+
+def read(part: HeldPartition, epoch: int, *offsets: int) -> None:
+    """The loop gets messages of a leader, and is done with them."""
+    found = [Message(topic="t", partition=0, offset=at, leader_epoch=epoch) for at in offsets]
+    part.epochs.note_all(found)
+    part.begin(run := Run(part, found))
+    part.finish(run)
+
+
+@spec("C-61")
+@pytest.mark.parametrize("by", ["heartbeat", "commit", "giving back"])
+def test_the_epoch_is_told_with_the_position_or_before_it(
+    monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    world = World(monkeypatch)
+    part, told = world.part, list[tuple[str, int]]()
+    claim: Any = world.claim
+    claim.metadata = ClaimMetadata(topic_id=NEW, leader_epoch=3).encode()
+    claim.position = claim.stored_offset = 15
+    part.holding.epoch, part.holding.metadata = 3, b""
+    part.holding.stored_metadata = part.sent_metadata = b""
+    claim.commit = lambda at, **_: told.append(("position", at))
+    claim.set_metadata = lambda data, **_: told.append(
+        ("epoch", ClaimMetadata.decode(data).leader_epoch)
+    )
+    claimant = SimpleNamespace(advance=lambda _, at: told.append(("position", at)))
+    monkeypatch.setattr(world.made.marshal._driver, "claimant", claimant, raising=False)
+    partitions = world.made.partitions
+    partitions.by_key[part.key] = part
+
+    def store() -> list[tuple[str, int]]:
+        told.clear()
+        if by == "giving back":
+            part.stage = Stage.DRAINING
+            world.advance()
+        elif by == "commit":
+            partitions.commit(1.0)
+        else:
+            partitions.refresh_offsets()
+        return list(dict.fromkeys(told))
+
+    world.advance()
+    read(part, 3, 15, 16)
+    if by == "heartbeat":
+        assert store() == [("position", 17)]
+    read(part, 4, 17)
+    assert store() == [("epoch", 4), ("position", 18)]
+
+
+def test_at_most_once_no_epoch_stays_beside_a_position_that_it_is_not_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, mode="at_most_once")
+    part = world.part
+    world.claim.metadata = ClaimMetadata(topic_id=NEW, leader_epoch=3).encode()
+    world.claim.position = world.claim.stored_offset = 15
+    world.advance()
+    part.holding.epoch = 3
+    claimant = SimpleNamespace(advance=lambda *_: None)
+    monkeypatch.setattr(world.made.marshal._driver, "claimant", claimant, raising=False)
+    world.made.partitions.by_key[part.key] = part
+    part.epochs.note(4, 15)
+    part.tail = (15, 18)  # there are markers only
+    world.made.partitions.refresh_offsets()
+    assert ClaimMetadata.decode(world.flushed[-1]).leader_epoch == -1
 
 
 @pytest.mark.parametrize(("position", "lag"), [(-1, 20), (0, 20), (15, 5), (20, 0), (21, 0)])

@@ -16,6 +16,7 @@ from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.ranges import LOOK_S, TAKEN_AT_ONCE
 from marshal_py.errors import InvalidArgument, NotHeld
 from marshal_py.protocol import messages as m
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.events import Event
 from marshal_py.protocol.messages import decode
 from marshal_py.protocol.range_choice import AHEAD_S, FIRST, OTHERS_S, SLOW_S
@@ -271,6 +272,30 @@ def test_the_book_begins_where_the_group_starts_and_of_which_topic_it_is_is_told
     (first,) = group.records(m.ClaimingPartition)
     assert (first.topic, first.partition) == SOURCE
     assert b"first" in group.state.groups["g"].cells[SOURCE].metadata
+
+
+def test_an_epoch_does_not_stay_beside_a_position_that_moves_without_it(group: Group) -> None:
+    """Who shares the group by partitions has told it, and would be misled by it later."""
+    group.end = 30
+    before = group.member("before")
+    claim = before.core.marshal.want(*SOURCE)
+
+    def exchange() -> None:
+        before.send()
+        before.read()
+
+    exchange()
+    claim.commit(4)
+    claim.set_metadata(ClaimMetadata(topic_id=b"first", leader_epoch=3).encode(), flush=True)
+    exchange()
+    claim.release(wait=False)
+    exchange()
+    cell = group.state.groups["g"].cells[SOURCE]
+    assert (cell.holder, ClaimMetadata.decode(cell.metadata).leader_epoch) == (None, 3)
+    member = group.member("a")
+    assert sorted(member.work() + before.work()) == list(range(4, 30))
+    cell = group.state.groups["g"].cells[SOURCE]
+    assert ClaimMetadata.decode(cell.metadata) == ClaimMetadata(topic_id=b"first")
 
 
 def test_whoever_holds_the_book_is_waited_for(group: Group) -> None:

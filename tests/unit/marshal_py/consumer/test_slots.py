@@ -15,6 +15,7 @@ from marshal_py.consumer.held_partition import Batch, HeldPartition, Stage
 from marshal_py.consumer.stream import LEAP
 from marshal_py.consumer.transactions import Transactions
 from marshal_py.errors import ConfigurationError, NotHeld, NotInVersion1, SharingDiffers
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.slots import (
     BY_PARTITIONS,
     BY_RANGES,
@@ -37,9 +38,13 @@ class FakeKafka:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
+        self.sought: list[tuple[int, int | None]] = []
 
     def incremental_assign(self, where: list[Any]) -> None:
         self.asked.append(("assign", where[0].offset))
+
+    def seek(self, where: Any) -> None:
+        self.sought.append((where.offset, where.leader_epoch))
 
     def incremental_unassign(self, where: list[Any]) -> None:
         self.asked.append(("unassign", where[0].partition))
@@ -66,11 +71,11 @@ class World:
         self.fetcher = self.core.fetcher
         self.kafka = self.fetcher._kafka = FakeKafka()
 
-    def hold(self, slot: int, offset: int) -> HeldPartition:
+    def hold(self, slot: int, offset: int, epoch: int = -1) -> HeldPartition:
         claim = FakeClaim()
         claim.topic, claim.partition = NAME, slot
         part = HeldPartition(claim, manual=False)  # type: ignore[arg-type]
-        part.start(max(offset, -1))
+        part.start(max(offset, -1), leader_epoch=epoch)
         part.stage = Stage.ACTIVE
         self.core.partitions.by_key[part.key] = part
         self.fetcher.assign(part, offset)
@@ -223,6 +228,95 @@ def test_messages_that_are_gone_concern_the_slots_that_lacked_them() -> None:
     assert world.kafka.take()[-1] == ("assign", 40)
     assert world.fetch((40, 0), (49, 1), (50, 1)) == {0: [40], 1: [50]}
     assert (gone.position(), sound.position()) == (51, 51)
+
+
+@spec("C-61")
+def test_kafka_is_asked_with_the_epoch_of_the_slot_that_is_behind() -> None:
+    world = World()
+    parts = [world.hold(0, 30, epoch=2), world.hold(1, 10, epoch=1)]
+    messages = [
+        Message(topic="t", partition=0, offset=at, key=KEYS[1], leader_epoch=e)
+        for at, e in ((11, 2), (12, 2))
+    ]
+    world.fetcher._sort_out(messages)
+    assert world.kafka.sought == [(10, 1)]
+    assert (world.core.delivery.next_run(), parts[1].position()) == (None, 10)
+    world.fetcher._sort_out(messages)
+    assert offsets(world.core.delivery.next_run()) == [11, 12]
+    assert [part.epochs.before(part.read_to) for part in parts] == [2, 2]
+    assert not world.hold(2, 12, epoch=2).out_of_range
+
+
+def kafka_has(world: World, monkeypatch: pytest.MonkeyPatch, *parts: HeldPartition) -> None:
+    """Kafka has messages from 0 to below 90, of the topic that the positions are of."""
+    world.core.positions._look_up = lambda _, which: 0 if which == -2 else 90
+    world.core.topics.ids = {"t": b"id"}
+    for part in parts:
+        part.metadata = ClaimMetadata(topic_id=b"id")
+    found = {"t": SimpleNamespace(topic_id=b"id")}
+    monkeypatch.setattr("marshal_py.consumer.positions.describe", lambda *_: found)
+
+
+def test_messages_of_a_later_leader_than_a_slot_had_before_were_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The slot behind is sound, and Kafka was asked with its epoch alone."""
+    world = World()
+    gone, sound = world.hold(0, 30, epoch=0), world.hold(1, 10, epoch=0)
+    messages = [
+        Message(topic="t", partition=0, offset=at, key=KEYS[1], leader_epoch=at // 20)
+        for at in range(10, 40)
+    ]
+    world.core.wakeup.clear()
+    world.fetcher._sort_out(messages)
+    world.fetcher._sort_out([Message(topic="t", partition=0, offset=40, key=KEYS[0])])
+    world.end(41)
+    assert world.core.delivery.next_run() is None
+    assert (gone.position(), sound.position()) == (30, 10)
+    assert world.core.wakeup._event.is_set()
+    assert [(part.out_of_range, part.truncated_at) for part in (gone, sound)] == [(True, 20)] * 2
+    kafka_has(world, monkeypatch, gone, sound)
+    fetcher: Any = world.fetcher
+    fetcher.look = lambda where: messages[where.offset - 10]
+    assert world.core.positions.restart_of(gone, -1, world.fetcher.look) is None
+    assert (gone.reset_to, sound.reset_to) == (20, None)
+    world.fetcher.unassign(gone)
+    world.kafka.take()
+    world.core.partitions._restart(sound)
+    assert world.kafka.take() == [("unassign", 0), ("assign", 10)]
+    world.fetcher._sort_out(messages)
+    assert offsets(world.core.delivery.next_run()) == list(range(10, 40))
+
+
+def test_a_slot_from_before_something_was_lost_has_kafka_say_what(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.hold(0, 25, epoch=2)  # begun anew after the loss of all from 20 on
+    gone = world.hold(1, 30, epoch=0)
+    assert gone.out_of_range
+    asked: list[tuple[int, int | None]] = []
+    error = KafkaError(
+        KafkaError._AUTO_OFFSET_RESET,
+        "Partition log truncation detected at offset 30 (leader epoch 0): broker end offset is 20",
+    )
+    answers = [
+        None,
+        Message(topic="t", partition=0, offset=30, error=error),
+        Message(topic="t", partition=0, offset=20, leader_epoch=2),
+    ]
+
+    def look(where: Any) -> Any:
+        asked.append((where.offset, where.leader_epoch))
+        return answers[len(asked) - 1]
+
+    kafka_has(world, monkeypatch, gone)
+    positions = world.core.positions
+    assert positions.restart_of(gone, -1, look) is None
+    assert (asked, gone.reset_to) == ([(30, 0)], None), "no answer: it is asked again"
+    assert positions.restart_of(gone, -1, look) is None
+    assert (asked[1:], gone.reset_to) == ([(30, 0), (20, None)], 20)
+    assert gone.leader_epoch == -1, "it is of where the slot began"
 
 
 def test_at_most_once_what_was_claimed_says_where_a_slot_goes_on() -> None:

@@ -73,6 +73,10 @@ def test_the_metadata_of_a_claim_fits_whatever_is_done_and_fails(
     assert both.inherited().done == both.done
     assert not both.inherited().has_failures
     assert ClaimMetadata.decode(both.encode()) == both
+    led = both.with_leader_epoch(2**31 - 1)
+    assert len(led.encode()) <= MAX_METADATA_BYTES
+    assert led.done_ranges == ranges[: len(led.done_ranges)]
+    assert led.inherited().leader_epoch == 2**31 - 1
 
 
 def test_a_slow_message_before_a_hundred_thousand_that_are_done_costs_a_few_bytes() -> None:
