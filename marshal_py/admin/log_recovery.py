@@ -22,6 +22,7 @@ from marshal_py.admin.books import book_in
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent, partitions_of
+from marshal_py.admin.world_reader import TRIES
 from marshal_py.client.genesis import new_genesis, new_identity
 from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.client.log_writer import LogWriter
@@ -101,11 +102,14 @@ class _Log:
             raise
 
     def _replay(self) -> None:
-        for _ in range(3):
+        failed = 0
+        # Each partition may have a snapshot of another log: the reader passes it over from then on.
+        while failed < TRIES + self.reader.world.partitions:
             try:
                 self.reader.open(self._connection.timeout_s)
                 self.reader.replay()
             except Truncated:
+                failed += 1
                 continue
             return
         raise BrokerUnavailable(f"topic {self._connection.topic!r} changes while it is read")

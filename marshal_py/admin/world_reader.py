@@ -364,23 +364,26 @@ def read_world(
         raise InvalidArgument("--observe watches what comes; the past (--at) cannot be watched")
     if at_ms is not None and wire.name == "text":
         wire = _until(wire, at_ms)
-    for attempt in range(1, TRIES + 1):
-        reader = open_reader(connection, wire)
-        try:
-            return _read(connection, reader, observe_s, at_ms)
-        except LogHole:
-            if at_ms is None:
-                raise
-            raise InvalidArgument(
-                f"the log does not reach back to {iso_utc(at_ms)}: older records were deleted "
-                "(`marshal status` shows its size)"
-            ) from None
-        except Truncated as error:
-            if attempt == TRIES:
-                raise BrokerUnavailable(f"the log changes while it is read: {error}") from None
-        finally:
-            reader.close()
-    raise AssertionError("unreachable")
+    reader = open_reader(connection, wire)
+    failed = 0
+    try:
+        while True:
+            try:
+                return _read(connection, reader, observe_s, at_ms)
+            except LogHole:
+                if at_ms is None:
+                    raise
+                raise InvalidArgument(
+                    f"the log does not reach back to {iso_utc(at_ms)}: older records were deleted "
+                    "(`marshal status` shows its size)"
+                ) from None
+            except Truncated as error:
+                failed += 1
+                # Each partition may have a snapshot of another log: this reader knows it by now.
+                if failed >= TRIES + reader.world.partitions:
+                    raise BrokerUnavailable(f"the log changes while it is read: {error}") from None
+    finally:
+        reader.close()
 
 
 def _read(

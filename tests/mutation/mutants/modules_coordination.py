@@ -228,8 +228,8 @@ COORDINATION: tuple[Noticed, ...] = (
     noticed(
         "a reader of the log is closed",
         f"{ADMIN}.world_reader",
-        f"{OF_ADMIN}/test_world_reader.py::test_a_log_that_is_cut_off_meanwhile_is_read_again_and_every_reader_closed",
-        ("read_world", "            reader.close()", "            pass"),
+        f"{OF_ADMIN}/test_world_reader.py::test_a_log_that_is_cut_off_meanwhile_is_read_again_but_not_for_ever",
+        ("read_world", "        reader.close()", "        pass"),
     ),
     noticed(
         "brokers that send nothing are given up",
@@ -636,6 +636,18 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{ADMIN}.log_recovery",
         f"{OF_ADMIN}/test_log_recovery.py::test_nobody_waits_for_ever_for_a_record_of_which_nothing_is_heard",
         ("_Log.write", "if failed or time.monotonic() > deadline:", "if failed:"),
+    ),
+    noticed(
+        "each partition may have a snapshot of another log",
+        f"{ADMIN}.log_recovery",
+        f"{OF_ADMIN}/test_log_recovery.py::test_a_log_that_is_made_anew_meanwhile_is_read_again_but_not_for_ever",
+        ("_Log._replay", "failed < TRIES + self.reader.world.partitions", "failed < TRIES"),
+    ),
+    noticed(
+        "a look passes over the snapshots of another log",
+        f"{ADMIN}.world_reader",
+        f"{OF_ADMIN}/test_world_reader.py::test_a_log_that_is_cut_off_meanwhile_is_read_again_but_not_for_ever",
+        ("read_world", "failed >= TRIES + reader.world.partitions", "failed >= TRIES"),
     ),
     noticed(
         "a log that changes all the time is not taken for one that was read",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
@@ -18,7 +19,14 @@ from marshal_py.admin.snapshot_writer import write_snapshots
 from marshal_py.admin.world_reader import read_world
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from marshal_py.protocol.messages import MAX_BASE
+from marshal_py.protocol.messages import (
+    MAX_BASE,
+    VERSION,
+    ClaimingRange,
+    ReleasingPartition,
+    encode,
+)
+from marshal_py.protocol.world import coordinating_partition
 from tests.support.marshal_command import Cli
 from tests.support.remade_topics import create, delete
 from tests.support.spec import spec
@@ -119,6 +127,26 @@ def test_a_grown_topic_is_recovered_with_the_partitions_that_it_has(
             assert claim.position == 100 * n + p
             assert claim.epoch > highest
     write_snapshots(connection)
+
+
+def test_what_was_granted_by_ranges_and_is_not_done_comes_again(
+    kafka: EmbeddedKafka, topic: str, connection: Connection
+) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for record in (
+        ClaimingRange(VERSION, "a", "a1", "g", 0, "t", 0, 1_000, 0, 100),
+        ClaimingRange(VERSION, "b", "b1", "g", 0, "t", 0, 1_000, 0, 100),
+        ReleasingPartition(VERSION, "a", "a1", "g", 1, "t/0@0", 0, 0, 40),
+        ReleasingPartition(VERSION, "b", "b1", "g", 1, "t/0@100", 0, 1, 200),
+    ):
+        producer.produce(topic, encode(record), partition=coordinating_partition("g", 2))
+    assert producer.flush(60) == 0
+    write_snapshots(connection)
+    assert positions(connection) == {("g", "t", 0): 200, ("g", "t/0@0", 0): 40}
+    delete(kafka, topic)
+    create(kafka, topic, 2)
+    assert recover_log(connection, apply=True).done
+    assert positions(connection) == {("g", "t", 0): 40}
 
 
 def test_a_log_that_lost_records_after_a_snapshot(
