@@ -379,8 +379,7 @@ def read_world(
                 ) from None
             except Truncated as error:
                 failed += 1
-                # Each partition may have a snapshot of another log: this reader knows it by now.
-                if failed >= TRIES + reader.world.partitions:
+                if failed >= TRIES:
                     raise BrokerUnavailable(f"the log changes while it is read: {error}") from None
     finally:
         reader.close()
@@ -401,8 +400,20 @@ def _read(
 def catch_up(connection: Connection, reader: LogReader, *, at_ms: int | None = None) -> WorldView:
     """Open the reader and read to the end of the log, or up to `at_ms`.
 
-    Raises as `read_world` does.
+    A snapshot of another log is passed over, by opening it again. Raises as `read_world` does, and
+    `Truncated`.
     """
+    failed = 0
+    while True:
+        try:
+            return _catch_up(connection, reader, at_ms)
+        except Truncated:
+            failed += 1
+            if failed > reader.world.partitions:  # each of them may have such a snapshot
+                raise
+
+
+def _catch_up(connection: Connection, reader: LogReader, at_ms: int | None) -> WorldView:
     is_text = reader.wire.name == "text"
     reader.open(connection.timeout_s, until_ms=None if is_text else at_ms)
     if isinstance(reader.world, TextWorld):

@@ -10,7 +10,7 @@ import pytest
 
 from marshal_py.admin import world_reader as module
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.world_reader import SilenceEstimate, WorldView, read_world
+from marshal_py.admin.world_reader import SilenceEstimate, WorldView, catch_up, read_world
 from marshal_py.client.log_reader import Truncated
 from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole
 from marshal_py.protocol.messages import ClaimingPartition
@@ -243,14 +243,22 @@ def read(
 def test_a_log_that_is_cut_off_meanwhile_is_read_again_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the same reader: it knows by then which snapshots are of another log, one at a time."""
-    found, (reader,) = read(monkeypatch, [Truncated("cut")] * 10)
+    found, (reader,) = read(monkeypatch, [Truncated("cut")] * 26)
     assert isinstance(found, WorldView)
     assert reader.is_closed
-    found, (reader,) = read(monkeypatch, [Truncated("cut")] * 11)
+    found, (reader,) = read(monkeypatch, [Truncated("cut")] * 27)
     assert isinstance(found, BrokerUnavailable)
     assert "changes while it is read" in str(found)
     assert reader.is_closed
+
+
+def test_each_partition_may_have_a_snapshot_of_another_log() -> None:
+    """A reader that is opened again knows which, and finds out one at a time."""
+    reader: Any = Broken([Truncated("it is another log than its snapshot's")] * 8)
+    assert catch_up(CONNECTION, reader).world.partitions == 8
+    reader = Broken([Truncated("cut")] * 9)
+    with pytest.raises(Truncated):
+        catch_up(CONNECTION, reader)
 
 
 def test_a_moment_before_the_log_begins_is_a_wrong_argument_and_a_hole_is_none(
