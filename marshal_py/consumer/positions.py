@@ -102,7 +102,7 @@ class Positions:
                     return None
                 if part.chosen and stored < part.claim.position:
                     return None  # on its way to the log
-                return part.claim.position
+                return part.claim.position if self._is_told_that_it_was_set(part) else None
             if self._is_of_another_topic(part):  # what was told without a position means nothing
                 part.metadata = msgspec.structs.replace(
                     part.metadata, topic_id=b"", leader_epoch=-1
@@ -124,6 +124,21 @@ class Positions:
         if not self._is_text and part.metadata == ClaimMetadata():
             part.metadata = ClaimMetadata.decode(part.claim.metadata).inherited()
         return not part.metadata.topic_id or self._topics.ids_known.is_set()
+
+    def _is_told_that_it_was_set(self, part: HeldPartition) -> bool:
+        """Whether the log has under which claim a position was first taken up after it was set.
+
+        Setting it leaves no metadata. What `Transactions` committed under earlier claims is of
+        before: whoever holds the claim later must know, too.
+        """
+        if self._is_text or self._delivery.claims_messages or part.number is not None:
+            return True
+        if not part.claim.metadata:
+            part.metadata = msgspec.structs.replace(part.metadata, set_before=part.claim.epoch)
+            part.claim.set_metadata(part.metadata.encode(), flush=True)
+        if part.metadata.set_before != part.claim.epoch:
+            return True
+        return bool(part.holding.stored_metadata == part.holding.metadata)
 
     def _is_of_another_topic(self, part: HeldPartition) -> bool:
         known, now = _known_id(part), self._topics.ids.get(part.topic, b"")

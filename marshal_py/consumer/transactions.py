@@ -6,8 +6,10 @@ and the partition: the next holder's producer fences the last one's, wherever th
 transaction writes the results of a batch and, with them, how far the input was processed. Whoever
 takes over first fences, then reads that offset, and leaves out what lies below.
 
-The offset lives in Kafka's committed offsets of the group; the position in the coordination log
-follows it, and only says from where to fetch. docs/how-to/recipes.md shows the use.
+The offset lives in Kafka's committed offsets of the group, with the epoch of the claim; the
+position in the coordination log follows it, and only says from where to fetch. But where it was set
+(`Consumer.seek`, an operator, a partition that was cut off), offsets that were committed under
+earlier claims mean nothing any more. docs/how-to/recipes.md shows the use.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from marshal_py.client.marshal import Claim
 from marshal_py.client.settings import kafka_config
 from marshal_py.consumer.consumer import Batch, Consumer
 from marshal_py.errors import ConfigurationError
+from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.messages import NO_OFFSET
 
 __all__ = ["Transactions"]
 
@@ -213,12 +217,14 @@ class Transactions:
             # The next one asks any broker who the coordinator is, and not the one that was.
             self._nobody = connect(KafkaConsumer, self._reader_config)
             raise _Aborted(f"no answer: {error.args[0].str()}", producer_is_lost=True) from None
-        return _ClaimProducer(claim, producer, found.offset)
+        set_before = ClaimMetadata.decode(claim.metadata).set_before
+        counts = _epoch_of(found) >= set_before
+        return _ClaimProducer(claim, producer, found.offset if counts else NO_OFFSET)
 
     def _transact(self, opened: _ClaimProducer, batch: Batch, transform: Transform) -> None:
         producer, claim = opened.producer, opened.claim
         end = batch[-1].offset() + 1
-        where = [TopicPartition(claim.topic, claim.partition, end)]
+        where = [TopicPartition(claim.topic, claim.partition, end, metadata=str(claim.epoch))]
         metadata = self._nobody.consumer_group_metadata()
         failure: BaseException | None = None
         try:
@@ -265,3 +271,9 @@ class Transactions:
         # If that fails, the next producer of this transactional.id aborts it.
         with contextlib.suppress(KafkaException):
             producer.abort_transaction(ABORT_S)
+
+
+def _epoch_of(committed: TopicPartition) -> int:
+    """Return under which claim it was committed; −1 for somebody else's."""
+    text = committed.metadata or ""
+    return int(text) if text.isdecimal() else -1

@@ -18,6 +18,7 @@ over what says what the position means, and counts failures for itself.
 | ``n``, ``m`` | how many partitions the topic had when the group began with it, and when (ms) |
 | ``f``, ``w`` | what is done above the position: from which offset on, and `done_offsets` |
 | ``g`` | leader epoch (KIP-320) of what comes right before the position; −1 when missing |
+| ``p`` | epoch of the first claim since the position was set (SetPosition); −1 when missing |
 | ``l`` | of a range, released messages: [offset, deliveries that its grants do not count] |
 """
 
@@ -58,6 +59,7 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     done_from: int = msgspec.field(default=0, name="f")
     done: bytes = msgspec.field(default=b"", name="w")
     leader_epoch: int = msgspec.field(default=-1, name="g")
+    set_before: int = msgspec.field(default=-1, name="p")
     released: tuple[tuple[int, int], ...] = msgspec.field(default=(), name="l")
 
     @property
@@ -80,6 +82,7 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
             done_from=self.done_from,
             done=self.done,
             leader_epoch=self.leader_epoch,
+            set_before=self.set_before,
             released=self.released,
         )
 

@@ -1511,6 +1511,30 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Driver._found", " or state.identity != replaced", ""),
     ),
     noticed(
+        "what was committed before a position was set means nothing",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_what_was_committed_before_the_position_was_set_means_nothing_any_more",
+        ("Transactions._open", "_epoch_of(found) >= set_before", "True"),
+    ),
+    noticed(
+        "what is committed has the epoch of the claim",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_others_are_fenced_before_it_is_read_how_far_they_came",
+        ("Transactions._transact", ", metadata=str(claim.epoch)", ""),
+    ),
+    noticed(
+        "that a position was set is in the log before it is taken up",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_under_which_claim_a_position_that_was_set_is_taken_up_is_in_the_log_first",
+        ("Positions.start_of", " if self._is_told_that_it_was_set(part) else None", ""),
+    ),
+    noticed(
+        "only the first claim since a position was set says so",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_whoever_comes_later_does_not_count_as_the_first_since_then",
+        ("Positions._is_told_that_it_was_set", "if not part.claim.metadata:", "if True:"),
+    ),
+    noticed(
         "a copy of a message has the epoch of its batch",
         f"{CONSUMER}.handlers.message_copy",
         f"{OF_CONSUMER}/handlers/test_options.py::test_a_copy_of_a_message_has_its_epoch_and_shows_no_value",

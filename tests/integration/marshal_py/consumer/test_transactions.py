@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from marshal_py import ConfigurationError, Consumer, GroupAdmin, Transactions
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
+from tests.integration.marshal_py.consumer.test_topic_made_anew import cut_off
 from tests.support.consumers import INTERVAL_MS, Process, fill, pid_suffix, processes, until
 from tests.support.messages import number_of, partition_of
 
@@ -208,6 +209,54 @@ def test_a_transformation_that_fails_writes_nothing_and_is_told(
     with consumer() as one, Transactions(one) as transactions:
         transactions.run(whole, idle_timeout_s=8)
     assert len(committed(kafka, pipeline.target)) == 45
+
+
+@pytest.mark.parametrize("why", ["seek", "cut off"])
+def test_messages_from_a_position_on_that_was_set_back_count_again(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path, why: str
+) -> None:
+    """What Kafka has committed is ahead of it, and of before."""
+    pipeline = Pipeline(kafka, kafka_topic, tmp_path, "a")
+    for first in (0, 20):
+        fill(kafka.bootstrap_servers, pipeline.source, 20, partitions=1, start=first)
+
+    def copy(batch: Any, producer: Any) -> None:
+        for message in batch:
+            producer.produce(pipeline.target, message.value(), partition=batch.partition)
+
+    def copy_from(offset: int | None = None) -> None:
+        with (
+            Consumer(
+                kafka.bootstrap_servers,
+                group_id=pipeline.group,
+                client_id="a",
+                topics=pipeline.source,
+                topic=pipeline.coordination,
+                auto_ack=False,
+            ) as consumer,
+            Transactions(consumer) as transactions,
+        ):
+            if offset is not None:
+                until(lambda: 0 in {claim.partition for claim in consumer.claims()})
+                consumer.seek(pipeline.source, 0, offset)
+            transactions.run(copy, idle_timeout_s=8)
+
+    copy_from()
+    assert sorted(n for _, n in committed(kafka, pipeline.target)) == list(range(40))
+    if why == "seek":
+        copy_from(20)
+        again = list(range(20, 40))
+    else:
+        kafka.kill()
+        cut_off(kafka, pipeline.source, 20)
+        kafka.start()
+        again = list(range(1_000, 1_030))
+        fill(kafka.bootstrap_servers, pipeline.source, 30, partitions=1, start=1_000)
+        copy_from()
+    everything = sorted([*range(40), *again])
+    assert sorted(n for _, n in committed(kafka, pipeline.target)) == everything
+    copy_from()
+    assert sorted(n for _, n in committed(kafka, pipeline.target)) == everything
 
 
 @pytest.mark.parametrize(

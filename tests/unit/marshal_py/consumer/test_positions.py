@@ -20,6 +20,8 @@ from tests.support.spec import spec
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim, part_of, run_of
 
 OLD, NEW = b"o" * 16, b"n" * 16
+TOLD = ClaimMetadata(cost=7).encode()
+"""By whoever held the partition before, whatever it is."""
 
 
 @pytest.mark.parametrize(
@@ -60,10 +62,12 @@ class World:
         self.set_to: list[int] = []
         claim: Any = self.claim
         claim.commit = self.committed.append
-        claim.set_metadata = lambda data, flush=False: self.flushed.append(data)
+        claim.set_metadata = self.tell
+        claim.metadata = TOLD
         claim.set_position = self.set_to.append
         self.part = part_of(claim)
         self.part.stage = Stage.WANTED
+        self.part.holding.metadata, self.part.holding.stored_metadata = b"told", b"stored"
         self.cells: dict[int, Cell] = {}
         self.assigned: list[int] = []
         made.fetcher.assign = lambda _, at: self.assigned.append(at)
@@ -75,6 +79,10 @@ class World:
             "marshal_py.consumer.positions.describe",
             lambda *_: {"t": SimpleNamespace(topic_id=self.made.topics.ids["t"])},
         )
+
+    def tell(self, data: bytes, *, flush: bool = False) -> None:
+        self.flushed.append(data)
+        self.claim.metadata = data
 
     def __enter__(self) -> World:
         return self
@@ -321,6 +329,33 @@ def test_a_partition_that_may_have_been_cut_off_waits_for_an_answer(
     world.advance()
     assert (world.assigned, world.set_to) == ([], [])
     assert part.out_of_range
+
+
+def test_under_which_claim_a_position_that_was_set_is_taken_up_is_in_the_log_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By that it is known which offsets transactions had committed before it was set."""
+    world = World(monkeypatch)
+    world.claim.position, world.claim.metadata = 15, b""  # as SetPosition leaves it
+    world.advance()
+    world.advance()
+    assert world.assigned == [], "it is on its way"
+    (told,) = world.flushed
+    assert ClaimMetadata.decode(told).set_before == world.claim.epoch
+    world.part.holding.stored_metadata = world.part.holding.metadata
+    world.advance()
+    assert (world.assigned, world.flushed) == ([15], [told])
+
+
+def test_whoever_comes_later_does_not_count_as_the_first_since_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.claim.position = 15
+    world.claim.metadata = ClaimMetadata(set_before=2).encode()
+    world.advance()
+    assert (world.assigned, world.flushed) == ([15], [])
+    assert world.part.metadata.set_before == 2
 
 
 @spec("C-61")

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from marshal_py.consumer import transactions as module
 from marshal_py.consumer.held_partition import Batch
 from marshal_py.consumer.transactions import Transactions
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class World:
         self.second: Any = None
         """The claim of the second batch, if it is another."""
         self._mark: Any = None
+        self.told = ClaimMetadata()
+        """With the claim."""
+        self.committed_with: str | None = None
+        """The text that goes with an offset."""
         self.readers = 0
         self.config: dict[str, Any] = {}
         """Of the consumer that asks for offsets."""
@@ -41,7 +46,9 @@ class World:
         monkeypatch.setattr(module, "connect", self._connect)
 
     def work_off(self, *batches: list[int]) -> None:
-        claim: Any = SimpleNamespace(topic="t", partition=3, held=True, reason=None)
+        claim: Any = SimpleNamespace(
+            topic="t", partition=3, held=True, reason=None, epoch=12, metadata=self.told.encode()
+        )
         self.claim = claim
         claims = [claim, self.second or claim]
         made = [
@@ -88,10 +95,14 @@ class World:
         return SimpleNamespace(
             init_transactions=lambda _: note("fence"),
             begin_transaction=lambda: note("begin"),
-            send_offsets_to_transaction=lambda where, *_: note(f"offset {where[0].offset}"),
+            send_offsets_to_transaction=self._send,
             commit_transaction=lambda _: note("commit"),
             abort_transaction=lambda _: note("abort"),
         )
+
+    def _send(self, where: list[TopicPartition], *_: Any) -> None:
+        assert where[0].metadata == "12", "the epoch of the claim"
+        self._note(f"offset {where[0].offset}")
 
     def _commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> None:
         assert asynchronous
@@ -107,7 +118,9 @@ class World:
             found, mark = found.offset, "of another time"
         error = found if isinstance(found, KafkaError) else None
         return [
-            SimpleNamespace(error=error, offset=-1001 if error else found),
+            SimpleNamespace(
+                error=error, offset=-1001 if error else found, metadata=self.committed_with
+            ),
             SimpleNamespace(error=None, offset=0, metadata=mark),
         ]
 
@@ -121,6 +134,29 @@ def test_others_are_fenced_before_it_is_read_how_far_they_came(
     assert world.acked == [5, 6, 7, 8, 9]
     first = ["fence", "read", "begin", "offset 9", "commit"]
     assert world.steps == [*first, "begin", "offset 10", "commit"]
+
+
+@pytest.mark.parametrize(
+    ("text", "set_before", "transformed"),
+    [
+        ("9", 9, [7, 8]),
+        ("11", 9, [7, 8]),
+        ("8", 9, [5, 6, 7, 8]),
+        (None, 9, [5, 6, 7, 8]),
+        ("", 9, [5, 6, 7, 8]),
+        ("of somebody else", 9, [5, 6, 7, 8]),
+        (None, -1, [7, 8]),
+        ("of somebody else", -1, [7, 8]),
+    ],
+)
+def test_what_was_committed_before_the_position_was_set_means_nothing_any_more(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, set_before: int, transformed: list[int]
+) -> None:
+    world = World(monkeypatch, 7)
+    world.committed_with, world.told = text, ClaimMetadata(set_before=set_before)
+    world.work_off([5, 6, 7, 8])
+    assert world.transformed == transformed
+    assert world.acked == [5, 6, 7, 8]
 
 
 def test_an_offset_that_is_not_told_is_asked_for_again_and_no_reason_to_begin_at_the_start(
@@ -239,7 +275,9 @@ def test_what_comes_again_is_left_out_and_another_claim_fences_anew(
     world.work_off([5, 6], [6, 7])
     assert world.transformed == [5, 6, 7]
     assert world.steps.count("fence") == 1
-    second: Any = SimpleNamespace(topic="t", partition=3, held=True, reason=None)
+    second: Any = SimpleNamespace(
+        topic="t", partition=3, held=True, reason=None, epoch=12, metadata=b""
+    )
     world = World(monkeypatch, 5, 9)
     world.second = second
     world.work_off([5, 6], [8, 9])
