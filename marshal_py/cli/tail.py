@@ -139,51 +139,55 @@ def tail(
 
     show = _json_printer() if as_json_lines else _line_printer()
     timed = since is not None or at is not None
-    first = True
-    while True:
-        reader = open_reader(connection, wire_of(wire, interval_s))
-        try:
-            reader.open(
-                connection.timeout_s,
-                since_offset=since_offset,
-                since_ms=since_ms,
-                # Go Marshal's records have no time of the broker's: they are filtered one by one.
-                until_ms=None if wire == "text" else until_ms,
-            )
-            _warn_of_gaps(reader, since_offset)
-            past = past_events(connection, reader, routine=everything)
-            matching = filter(wanted, in_order(reader, past))
-            shown = 0
-            for found in matching if timed or not first else deque(matching, maxlen=lines):
-                show(found)
-                shown += 1
-            if shown == 0 and lines and not follow:
-                note(
-                    "no such events in that time"
-                    if timed
-                    else "no such events since the newest snapshots; --since looks further back"
+    first, shown, failed = True, 0, 0
+    reader = open_reader(connection, wire_of(wire, interval_s))
+    try:
+        while True:
+            try:
+                reader.open(
+                    connection.timeout_s,
+                    since_offset=since_offset,
+                    since_ms=since_ms,
+                    # Go's records have no time of the broker's: they are filtered one by one.
+                    until_ms=None if wire == "text" else until_ms,
                 )
-            first = False
-            if not follow:
-                return
-            while reader.partition_count_error is None:
-                for found in filter(wanted, new_events(reader)):
+                _warn_of_gaps(reader, since_offset)
+                past = past_events(connection, reader, routine=everything)
+                matching = filter(wanted, in_order(reader, past))
+                for found in matching if timed or not first else deque(matching, maxlen=lines):
                     show(found)
-            raise PartitionCountChanged(str(reader.partition_count_error))
-        except LogHole:
-            if until_ms is None:
-                raise
-            raise InvalidArgument(
-                "the log does not reach back so far: older records are gone"
-            ) from None
-        except Truncated as error:
-            if first:
-                raise BrokerUnavailable(
-                    f"the log lost records while it was read: {error}"
+                    shown += 1
+                if shown == 0 and lines and not follow:
+                    note(
+                        "no such events in that time"
+                        if timed
+                        else "no such events since the newest snapshots; --since looks further back"
+                    )
+                first = False
+                if not follow:
+                    return
+                while reader.partition_count_error is None:
+                    for found in filter(wanted, new_events(reader)):
+                        show(found)
+                        shown += 1
+                raise PartitionCountChanged(str(reader.partition_count_error))
+            except LogHole:
+                if until_ms is None:
+                    raise
+                raise InvalidArgument(
+                    "the log does not reach back so far: older records are gone"
                 ) from None
-            note(f"{error}; what follows is the log from its start")
-        finally:
-            reader.close()
+            except Truncated as error:
+                failed += 1
+                # Of another log, a snapshot is passed over the next time: one of each partition.
+                if first and (shown or failed > reader.world.partitions):
+                    raise BrokerUnavailable(
+                        f"the log lost records while it was read: {error}"
+                    ) from None
+                if not first:
+                    note(f"{error}; what follows is the log from its start")
+    finally:
+        reader.close()
 
 
 def _window(
