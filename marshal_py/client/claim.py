@@ -18,6 +18,7 @@ from marshal_py.client.driver import Driver
 from marshal_py.client.forks import OfOneProcess
 from marshal_py.client.waiting import ObservableCondition, Steps, Wait, block
 from marshal_py.errors import ClaimTimeout, NotHeld, NotInVersion1
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState, Holding, Notice
 from marshal_py.protocol.world import MS
 
@@ -47,6 +48,8 @@ class ClaimCore:
         self.ended = threading.Event()
         self.on_notice: Callable[[Notice], None] | None = None
         """Hears of everything at once, in the driver and under the lock: be quick."""
+        self.tells_epochs = False
+        """Whether its holder tells the leader epoch that goes with a position (§5.10)."""
         self._verdicts: dict[int, str | None] = {}
         """seq of a claim of messages → why it was rejected, None if it was accepted."""
         self._awaited: set[int] = set()
@@ -114,6 +117,10 @@ class ClaimCore:
         driver.check_open()
         if wait:
             driver.refresh_offsets()  # the heartbeat carries all claims
+        if next_offset > holding.next_offset and not self.tells_epochs:
+            told = ClaimMetadata.decode(holding.metadata)
+            if told.leader_epoch >= 0:  # of the position before
+                driver.claimant.set_metadata(holding, told.with_leader_epoch(-1).encode())
         driver.claimant.commit(holding, next_offset, driver.clock(), flush=wait)
         driver.carry_out()
         if not wait:

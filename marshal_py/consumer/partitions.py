@@ -101,6 +101,7 @@ class Partitions:
         with driver_of(marshal).lock:
             claim = marshal.want(*key)
             core_of(claim).on_notice = self._delivery.on_notice
+            core_of(claim).tells_epochs = True
             part = HeldPartition(claim, manual=self._manual)
             self.by_key[key] = part
         if claim.held:

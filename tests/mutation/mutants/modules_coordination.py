@@ -1535,6 +1535,18 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Positions._is_told_that_it_was_set", "if not part.claim.metadata:", "if True:"),
     ),
     noticed(
+        "a position that a program stores is not of the epoch before",
+        "marshal_py.client.claim",
+        "unit/marshal_py/client/test_claims.py::test_a_position_that_a_program_stores_has_no_leader_epoch_of_another",
+        ("ClaimCore.commit", "if told.leader_epoch >= 0:", "if False:"),
+    ),
+    noticed(
+        "an epoch stays with the same position",
+        "marshal_py.client.claim",
+        "unit/marshal_py/client/test_claims.py::test_a_position_that_a_program_stores_has_no_leader_epoch_of_another",
+        ("ClaimCore.commit", "if next_offset > holding.next_offset and", "if"),
+    ),
+    noticed(
         "a copy of a message has the epoch of its batch",
         f"{CONSUMER}.handlers.message_copy",
         f"{OF_CONSUMER}/handlers/test_options.py::test_a_copy_of_a_message_has_its_epoch_and_shows_no_value",

@@ -6,7 +6,9 @@ import pytest
 
 from marshal_py import GroupAdmin, Marshal
 from marshal_py.errors import ClaimTimeout
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.testing import TestBroker
+from tests.support.spec import spec
 
 SOON_S = 0.3
 
@@ -58,3 +60,22 @@ def test_who_cannot_win_is_told_of_the_pause(mock_kafka: TestBroker) -> None:
         admin.pause(for_s=600)
         with pytest.raises(ClaimTimeout, match="t/0: the group is paused; `marshal group resume`"):
             me.claim("t", 0, timeout_s=SOON_S)
+
+
+@spec("C-61")
+def test_a_position_that_a_program_stores_has_no_leader_epoch_of_another(
+    mock_kafka: TestBroker,
+) -> None:
+    """A consumer that comes next would take what was done since then for lost."""
+    told = ClaimMetadata(topic_id=b"x", leader_epoch=3)
+    with client(mock_kafka, "a") as marshal:
+        claim = marshal.claim("orders", 0, timeout_s=30)
+        claim.commit(5)
+        claim.set_metadata(told.encode())
+        claim.commit(5)
+        assert ClaimMetadata.decode(claim.metadata) == told, "the same position"
+        claim.commit(6, wait=True, timeout_s=30)
+        assert ClaimMetadata.decode(claim.metadata) == ClaimMetadata(topic_id=b"x")
+        claim.set_metadata(b'{"mine": 1}')
+        claim.commit(7, wait=True, timeout_s=30)
+        assert claim.metadata == b'{"mine": 1}'
