@@ -128,12 +128,13 @@ class Positions:
     def _is_told_that_it_was_set(self, part: HeldPartition) -> bool:
         """Whether the log has under which claim a position was first taken up after it was set.
 
-        Setting it leaves no metadata. What `Transactions` committed under earlier claims is of
-        before: whoever holds the claim later must know, too.
+        Setting it leaves no metadata, where any other position has at least its topic's id. What
+        `Transactions` committed under earlier claims is of before: whoever holds the claim later
+        must know, too.
         """
         if self._is_text or self._delivery.claims_messages or part.number is not None:
             return True
-        if not part.claim.metadata:
+        if not part.claim.metadata and self.topic_id(part):
             part.metadata = msgspec.structs.replace(part.metadata, set_before=part.claim.epoch)
             part.claim.set_metadata(part.metadata.encode(), flush=True)
         if part.metadata.set_before != part.claim.epoch:

@@ -1532,7 +1532,13 @@ COORDINATION: tuple[Noticed, ...] = (
         "only the first claim since a position was set says so",
         f"{CONSUMER}.positions",
         f"{OF_CONSUMER}/test_positions.py::test_whoever_comes_later_does_not_count_as_the_first_since_then",
-        ("Positions._is_told_that_it_was_set", "if not part.claim.metadata:", "if True:"),
+        ("Positions._is_told_that_it_was_set", "if not part.claim.metadata and", "if"),
+    ),
+    noticed(
+        "a position without metadata was set only where topics have ids",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_without_ids_of_topics_a_position_without_metadata_may_be_any",
+        ("Positions._is_told_that_it_was_set", " and self.topic_id(part):", ":"),
     ),
     noticed(
         "a position that a program stores is not of the epoch before",

@@ -347,6 +347,16 @@ def test_under_which_claim_a_position_that_was_set_is_taken_up_is_in_the_log_fir
     assert (world.assigned, world.flushed) == ([15], [told])
 
 
+def test_without_ids_of_topics_a_position_without_metadata_may_be_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.made.topics.ids = {}
+    world.claim.position, world.claim.metadata = 15, b""
+    world.advance()
+    assert (world.assigned, world.flushed) == ([15], [])
+
+
 def test_whoever_comes_later_does_not_count_as_the_first_since_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
