@@ -478,8 +478,12 @@ class Fetcher:
         if code == KafkaError._PARTITION_EOF and key in self._again:
             return
         if stream is not None and code == KafkaError._PARTITION_EOF:
-            if not stream.is_lost and stream.passed(message.offset(), self._kafka):
+            if stream.is_lost:
+                return
+            if stream.ended(message.offset(), self._kafka):
                 self._follow(stream)
+            if any(part.out_of_range for part in stream.parts.values()):
+                self._wakeup.wake()
             return
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             self._place_again(key, truncated_at(message))

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Message, TopicPartition
 
 from marshal_py.consumer.held_partition import HeldPartition
-from marshal_py.consumer.stream import LEAP
+from marshal_py.consumer.stream import LEAP, known_end
 from marshal_py.protocol.balance import Unit
 
 __all__ = ["RangeStream"]
@@ -202,6 +202,10 @@ class RangeStream:
             first, end = min(first, touching[0][0]), max(end, touching[-1][1])
         self._given[at:after] = [(first, end)]
 
+    def ended(self, end: int, kafka: Any) -> bool:
+        """Kafka has nothing more to bring: ranges may be granted before there is any of it."""
+        return self.passed(end, kafka)
+
     def passed(self, end: int, kafka: Any) -> bool:
         """Kafka has brought what there is below `end`, and each range was given its messages.
 
@@ -215,17 +219,9 @@ class RangeStream:
             if at <= part.read_to < end:
                 self._read(part, min(end, part.end_offset or 0))
         wanting, self._wanting = self._wanting, list(filter(_wants, self._wanting))
-        self._look_at_end(kafka)
+        self.end = max(self.end, known_end(self.source, kafka))  # how many messages wait
         is_full = not self._wanting and not self._is_paused and len(self._kept) >= KEPT // 2
         return is_full or len(self._wanting) < len(wanting)
-
-    def _look_at_end(self, kafka: Any) -> None:
-        """Find out how many messages wait, by what came with those that were fetched."""
-        try:
-            _, end = kafka.get_watermark_offsets(TopicPartition(*self.source), cached=True)
-        except KafkaException:
-            return
-        self.end = max(self.end, end)
 
 
 def _wants(part: HeldPartition) -> bool:

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition
 
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.consumer.leader_epochs import LeaderEpochs, Unverified
-from marshal_py.consumer.stream import LEAP
+from marshal_py.consumer.stream import LEAP, known_end
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.slots import Slot
 
@@ -127,6 +127,17 @@ class SlotStream:
                 mine = [message for message in mine if message.offset() >= part.read_to]
             if mine:
                 yield part, mine
+
+    def ended(self, end: int, kafka: Any) -> bool:
+        """Kafka has nothing more to bring.
+
+        A slot that is beyond the last message was there before something was lost. It is not asked
+        for where the slot is, if another is behind.
+        """
+        last_end = known_end(self.source, kafka)
+        for part in self.parts.values():
+            part.out_of_range |= 0 <= last_end < part.read_to
+        return self.passed(end, kafka)
 
     def passed(self, end: int, kafka: Any) -> bool:  # noqa: ARG002 (see `Stream`)
         """Kafka has brought what there is below `end`, and each slot was given its messages."""

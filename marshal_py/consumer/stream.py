@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
+from confluent_kafka import KafkaException, TopicPartition
+
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.protocol.balance import Unit
 
-__all__ = ["LEAP", "Stream"]
+__all__ = ["LEAP", "Stream", "known_end"]
 
 LEAP: Final = 10_000
 """Where nobody wants the next so many offsets, Kafka need not send them."""
@@ -67,3 +69,18 @@ class Stream(Protocol):
 
         Returns whether it is time to `follow`.
         """
+
+    def ended(self, end: int, kafka: Any) -> bool:
+        """Kafka has nothing more to bring for now, as `passed`.
+
+        A part may be out of range by that.
+        """
+
+
+def known_end(source: Unit, kafka: Any) -> int:
+    """Return the offset behind the last message, as it came with others; negative: not known."""
+    try:
+        _, end = kafka.get_watermark_offsets(TopicPartition(*source), cached=True)
+    except KafkaException:
+        return -1
+    return int(end)

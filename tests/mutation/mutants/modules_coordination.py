@@ -1553,6 +1553,22 @@ COORDINATION: tuple[Noticed, ...] = (
         ("ClaimCore.commit", "if next_offset > holding.next_offset and", "if"),
     ),
     noticed(
+        "a slot beyond the end is looked after",
+        f"{CONSUMER}.slot_stream",
+        f"{OF_CONSUMER}/test_slots.py::test_a_slot_beyond_the_end_was_there_before_something_was_lost",
+        ("SlotStream.ended", "part.out_of_range |= 0 <= last_end < part.read_to", "pass"),
+    ),
+    noticed(
+        "whoever looks after a slot beyond the end is told",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_slots.py::test_a_slot_beyond_the_end_was_there_before_something_was_lost",
+        (
+            "Fetcher._on_error",
+            "if any(part.out_of_range for part in stream.parts.values()):",
+            "if False:",
+        ),
+    ),
+    noticed(
         "a copy of a message has the epoch of its batch",
         f"{CONSUMER}.handlers.message_copy",
         f"{OF_CONSUMER}/handlers/test_options.py::test_a_copy_of_a_message_has_its_epoch_and_shows_no_value",

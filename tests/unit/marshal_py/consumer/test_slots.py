@@ -39,9 +39,15 @@ class FakeKafka:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
         self.sought: list[tuple[int, int | None]] = []
+        self.high = -1001
+        """The offset behind the last message, of transactions that are open, too."""
 
     def incremental_assign(self, where: list[Any]) -> None:
         self.asked.append(("assign", where[0].offset))
+
+    def get_watermark_offsets(self, where: Any, *, cached: bool) -> tuple[int, int]:
+        assert ((where.topic, where.partition), cached) == (("t", 0), True)
+        return 0, self.high
 
     def seek(self, where: Any) -> None:
         self.sought.append((where.offset, where.leader_epoch))
@@ -286,6 +292,21 @@ def test_messages_of_a_later_leader_than_a_slot_had_before_were_others(
     assert world.kafka.take() == [("unassign", 0), ("assign", 10)]
     world.fetcher._sort_out(messages)
     assert offsets(world.core.delivery.next_run()) == list(range(10, 40))
+
+
+@pytest.mark.parametrize(("high", "is_gone"), [(20, True), (29, True), (30, False), (-1001, False)])
+def test_a_slot_beyond_the_end_was_there_before_something_was_lost(
+    high: int, is_gone: bool
+) -> None:
+    """It came when another had been set back already: what that one reads is there."""
+    world = World()
+    sound, gone = world.hold(0, 20), world.hold(1, 30)
+    world.core.wakeup.clear()
+    world.kafka.high = high
+    world.end(20)
+    assert (sound.out_of_range, gone.out_of_range) == (False, is_gone)
+    assert world.core.wakeup._event.is_set() is is_gone
+    assert (sound.position(), gone.position()) == (20, 30)
 
 
 def test_a_slot_from_before_something_was_lost_has_kafka_say_what(
