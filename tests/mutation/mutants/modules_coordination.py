@@ -1422,7 +1422,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "after a loss no end counts before it is known where to go on",
         f"{CONSUMER}.fetcher",
         f"{OF_CONSUMER}/test_slots.py::test_messages_of_a_later_leader_than_a_slot_had_before_were_others",
-        ("Fetcher._on_error", "not stream.is_lost and ", ""),
+        ("Fetcher._on_error", "if stream.is_lost:", "if False:"),
     ),
     noticed(
         "after a loss no message counts before it is known where to go on",
