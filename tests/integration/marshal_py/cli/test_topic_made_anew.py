@@ -37,19 +37,22 @@ def watch(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Callable[...
         kafka.start()
         create_topics(kafka.bootstrap_servers, topic=topic, partitions=1)
         fill(kafka, topic, [claim("old"), claim("older")])
-        readers: list[LogReader] = []
-        times = 0
+        opened, is_anew, times = 0, False, 0
 
         class Watched(LogReader):
+            def open(self, *arguments: Any, **window: Any) -> None:
+                nonlocal opened
+                opened += 1
+                super().open(*arguments, **window)
+
             def poll(self, timeout_s: float) -> list[Any]:
-                nonlocal times
-                if self not in readers:
-                    readers.append(self)
-                    if len(readers) == 1:
-                        delete(kafka, topic, f"{topic}.snapshots")
-                        create(kafka, topic, 1)
-                        fill(kafka, topic, [claim("new")])
-                if len(readers) == 2:
+                nonlocal is_anew, times
+                if not is_anew:
+                    is_anew = True
+                    delete(kafka, topic, f"{topic}.snapshots")
+                    create(kafka, topic, 1)
+                    fill(kafka, topic, [claim("new")])
+                if opened == 2:
                     times += 1
                     if times == 3:
                         stop()
@@ -59,7 +62,7 @@ def watch(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Callable[...
         monkeypatch.setattr("marshal_py.admin.world_reader.LogReader", fast)
         where = ["-b", kafka.bootstrap_servers, "--coordination-topic", topic]
         done = CliRunner().invoke(app, [*command, *where])
-        assert len(readers) == 2, done.output
+        assert opened == 2, done.output
         assert "made anew" in done.stderr or "deleted" in done.stderr, done.output
         return done.stdout
 
