@@ -445,7 +445,9 @@ class Fetcher:
             self._add_if_active(key, found)
 
     def _add_if_active(self, key: tuple[str, int], messages: list[Any]) -> None:
-        stream = self._streams.get(key)
+        stream, part = self._streams.get(key), self.active.get(key)
+        if stream is None and part is None:
+            return
         if not self._unverified.verify(key, messages[0], self._kafka):
             self._again.add(key)
             return
@@ -459,9 +461,7 @@ class Fetcher:
                 self._add(each, mine)
             if stream.passed(messages[-1].offset() + 1, self._kafka):
                 self._follow(stream)
-            return
-        part = self.active.get(key)
-        if part is not None:
+        elif part is not None:
             self._add(part, messages)
 
     def _add(self, part: HeldPartition, messages: list[Any]) -> None:

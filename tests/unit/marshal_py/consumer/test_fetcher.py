@@ -127,6 +127,14 @@ def test_what_a_later_leader_has_is_passed_on_when_kafka_has_compared(
     assert part.epochs.before(12) == 3
 
 
+def test_of_what_is_fetched_no_more_kafka_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would refuse: the partition is not assigned."""
+    world = World(monkeypatch)
+    world.fetcher.unassign(world.hold("t", 0, 10, epoch=2))
+    world.fetcher._sort_out([led(10, 3)])
+    assert (world.made[0].sought, fetched(world)) == ({}, [])
+
+
 def test_a_client_that_takes_over_compares_the_epochs_of_topics_that_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
