@@ -135,9 +135,11 @@ class Positions:
         if self._is_text or self._delivery.claims_messages or part.number is not None:
             return True
         if not part.claim.metadata and self.topic_id(part):
-            part.metadata = msgspec.structs.replace(part.metadata, set_before=part.claim.epoch)
+            part.metadata = msgspec.structs.replace(
+                part.metadata, first_epoch_since_set=part.claim.epoch
+            )
             part.claim.set_metadata(part.metadata.encode(), flush=True)
-        if part.metadata.set_before != part.claim.epoch:
+        if part.metadata.first_epoch_since_set != part.claim.epoch:
             return True
         return bool(part.holding.stored_metadata == part.holding.metadata)
 

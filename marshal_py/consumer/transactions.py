@@ -217,8 +217,8 @@ class Transactions:
             # The next one asks any broker who the coordinator is, and not the one that was.
             self._nobody = connect(KafkaConsumer, self._reader_config)
             raise _Aborted(f"no answer: {error.args[0].str()}", producer_is_lost=True) from None
-        set_before = ClaimMetadata.decode(claim.metadata).set_before
-        counts = _epoch_of(found) >= set_before
+        first_epoch_since_set = ClaimMetadata.decode(claim.metadata).first_epoch_since_set
+        counts = _epoch_of(found) >= first_epoch_since_set
         return _ClaimProducer(claim, producer, found.offset if counts else NO_OFFSET)
 
     def _transact(self, opened: _ClaimProducer, batch: Batch, transform: Transform) -> None:

@@ -59,7 +59,7 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     done_from: int = msgspec.field(default=0, name="f")
     done: bytes = msgspec.field(default=b"", name="w")
     leader_epoch: int = msgspec.field(default=-1, name="g")
-    set_before: int = msgspec.field(default=-1, name="p")
+    first_epoch_since_set: int = msgspec.field(default=-1, name="p")
     released: tuple[tuple[int, int], ...] = msgspec.field(default=(), name="l")
 
     @property
@@ -82,7 +82,7 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
             done_from=self.done_from,
             done=self.done,
             leader_epoch=self.leader_epoch,
-            set_before=self.set_before,
+            first_epoch_since_set=self.first_epoch_since_set,
             released=self.released,
         )
 

@@ -8,7 +8,7 @@ from marshal_py.admin.snapshot_reader import FoundSnapshot
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import anchor_of, decode_snapshot, encode_snapshot
 
-__all__ = ["found_snapshot"]
+__all__ = ["found_snapshot", "snapshot_record"]
 
 
 def found_snapshot(
@@ -31,3 +31,17 @@ def found_snapshot(
         writer="w",
     )
     return FoundSnapshot(0, upto, 0, len(value), decode_snapshot(value))
+
+
+def snapshot_record(partition: int, next_offset: int) -> bytes:
+    """Return the record of an empty snapshot, of a log of two partitions."""
+    state = PartitionState(partition)
+    state.next_offset = next_offset
+    return encode_snapshot(
+        state.encode(),
+        coordinator=partition,
+        partitions=2,
+        next_offset=next_offset,
+        anchor=b"\0" * 16,
+        writer="w",
+    )

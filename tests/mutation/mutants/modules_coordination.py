@@ -1514,7 +1514,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "what was committed before a position was set means nothing",
         f"{CONSUMER}.transactions",
         f"{OF_CONSUMER}/test_transactions.py::test_what_was_committed_before_the_position_was_set_means_nothing_any_more",
-        ("Transactions._open", "_epoch_of(found) >= set_before", "True"),
+        ("Transactions._open", "_epoch_of(found) >= first_epoch_since_set", "True"),
     ),
     noticed(
         "what is committed has the epoch of the claim",

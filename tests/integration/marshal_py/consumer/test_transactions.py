@@ -97,6 +97,22 @@ class Pipeline:
             for name in names
         ]
 
+    def consumer(self) -> Consumer:
+        """One that reads the source, in this process."""
+        return Consumer(
+            self.kafka.bootstrap_servers,
+            group_id=self.group,
+            client_id="a",
+            topics=self.source,
+            topic=self.coordination,
+            auto_ack=False,
+        )
+
+    def copy(self, batch: Any, producer: Any) -> None:
+        """What a copier does with a batch."""
+        for message in batch:
+            producer.produce(self.target, message.value(), partition=batch.partition)
+
     def done(self) -> int:
         """How many messages of the source count as processed."""
         reader = KafkaConsumer(
@@ -174,40 +190,26 @@ def test_a_transformation_that_fails_writes_nothing_and_is_told(
     pipeline = Pipeline(kafka, kafka_topic, tmp_path, "a")
     fill(kafka.bootstrap_servers, pipeline.source, 40, partitions=PARTITIONS)
 
-    def consumer() -> Consumer:
-        return Consumer(
-            kafka.bootstrap_servers,
-            group_id=pipeline.group,
-            client_id="a",
-            topics=pipeline.source,
-            topic=pipeline.coordination,
-            auto_ack=False,
-        )
-
     def half(batch: Any, producer: Any) -> None:
         producer.produce(pipeline.target, batch[0].value(), partition=batch.partition)
         producer.flush(60)
         raise ValueError("half done")
 
-    def whole(batch: Any, producer: Any) -> None:
-        for message in batch:
-            producer.produce(pipeline.target, message.value(), partition=batch.partition)
-
     with (
         pytest.raises(ValueError, match="half done"),
-        consumer() as one,
+        pipeline.consumer() as one,
         Transactions(one) as transactions,
     ):
         transactions.run(half)
     assert committed(kafka, pipeline.target) == []
-    with consumer() as one, Transactions(one) as transactions:
-        transactions.run(whole, idle_timeout_s=8)
+    with pipeline.consumer() as one, Transactions(one) as transactions:
+        transactions.run(pipeline.copy, idle_timeout_s=8)
     assert sorted(n for _, n in committed(kafka, pipeline.target)) == list(range(40))
     # Going back on purpose: Kafka's own offsets follow, so that the messages count again.
     with GroupAdmin(kafka.bootstrap_servers, pipeline.group, topic=pipeline.coordination) as admin:
         admin.set_positions({(pipeline.source, 0): "-5"})
-    with consumer() as one, Transactions(one) as transactions:
-        transactions.run(whole, idle_timeout_s=8)
+    with pipeline.consumer() as one, Transactions(one) as transactions:
+        transactions.run(pipeline.copy, idle_timeout_s=8)
     assert len(committed(kafka, pipeline.target)) == 45
 
 
@@ -220,26 +222,12 @@ def test_messages_from_a_position_on_that_was_set_back_count_again(
     for first in (0, 20):
         fill(kafka.bootstrap_servers, pipeline.source, 20, partitions=1, start=first)
 
-    def copy(batch: Any, producer: Any) -> None:
-        for message in batch:
-            producer.produce(pipeline.target, message.value(), partition=batch.partition)
-
     def copy_from(offset: int | None = None) -> None:
-        with (
-            Consumer(
-                kafka.bootstrap_servers,
-                group_id=pipeline.group,
-                client_id="a",
-                topics=pipeline.source,
-                topic=pipeline.coordination,
-                auto_ack=False,
-            ) as consumer,
-            Transactions(consumer) as transactions,
-        ):
+        with pipeline.consumer() as consumer, Transactions(consumer) as transactions:
             if offset is not None:
                 until(lambda: 0 in {claim.partition for claim in consumer.claims()})
                 consumer.seek(pipeline.source, 0, offset)
-            transactions.run(copy, idle_timeout_s=8)
+            transactions.run(pipeline.copy, idle_timeout_s=8)
 
     copy_from()
     assert sorted(n for _, n in committed(kafka, pipeline.target)) == list(range(40))

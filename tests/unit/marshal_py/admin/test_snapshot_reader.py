@@ -10,23 +10,9 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 from marshal_py.admin import snapshot_reader as module
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.snapshot_reader import FoundSnapshot, read_snapshots
-from marshal_py.protocol.rationalizer import PartitionState
-from marshal_py.protocol.snapshots import encode_snapshot
+from tests.support.snapshots import snapshot_record
 
 CONNECTION = Connection.of_servers("nowhere:1", "log")
-
-
-def snapshot(partition: int, next_offset: int) -> bytes:
-    state = PartitionState(partition)
-    state.next_offset = next_offset
-    return encode_snapshot(
-        state.encode(),
-        coordinator=partition,
-        partitions=2,
-        next_offset=next_offset,
-        anchor=b"\0" * 16,
-        writer="w",
-    )
 
 
 def found_in(
@@ -58,9 +44,9 @@ def test_the_newest_of_each_partition_is_read_or_all_that_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic: dict[int, list[bytes | None]] = {
-        0: [snapshot(0, n) for n in (1, 2, 3)],
+        0: [snapshot_record(0, n) for n in (1, 2, 3)],
         1: [],
-        2: [snapshot(2, 7)],
+        2: [snapshot_record(2, 7)],
     }
     newest = found_in(monkeypatch, topic)
     everything = found_in(monkeypatch, topic, newest_only=False)
@@ -72,7 +58,7 @@ def test_the_newest_of_each_partition_is_read_or_all_that_there_are(
             (f.coordinator, f.offset, f.snapshot.next_offset) for f in found if f.snapshot
         ] == expected
     assert newest[0].written_ms == 12_000
-    assert newest[0].size_bytes == len(snapshot(0, 3))
+    assert newest[0].size_bytes == len(snapshot_record(0, 3))
     assert newest[0].problem is None
 
 
@@ -88,17 +74,17 @@ def test_nobody_is_asked_where_there_is_nothing(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (snapshot(1, 7), "it is of partition 1"),
+        (snapshot_record(1, 7), "it is of partition 1"),
         (b"\xc1", ""),
         (b"", ""),
         (None, ""),
-        (snapshot(0, 7)[:-1], ""),
+        (snapshot_record(0, 7)[:-1], ""),
     ],
 )
 def test_what_is_no_snapshot_of_its_partition_is_a_problem_and_no_snapshot(
     monkeypatch: pytest.MonkeyPatch, value: bytes | None, problem: str
 ) -> None:
-    bad, good = found_in(monkeypatch, {0: [value, snapshot(0, 3)]}, newest_only=False)
+    bad, good = found_in(monkeypatch, {0: [value, snapshot_record(0, 3)]}, newest_only=False)
     assert bad.snapshot is None
     assert bad.problem
     assert problem in bad.problem

@@ -10,20 +10,8 @@ import pytest
 from marshal_py.client import snapshots
 from marshal_py.client.snapshots import newest_snapshots
 from marshal_py.protocol.rationalizer import PartitionState
-from marshal_py.protocol.snapshots import Snapshot, encode_snapshot
-
-
-def snapshot(partition: int, next_offset: int) -> bytes:
-    state = PartitionState(partition)
-    state.next_offset = next_offset
-    return encode_snapshot(
-        state.encode(),
-        coordinator=partition,
-        partitions=2,
-        next_offset=next_offset,
-        anchor=b"\0" * 16,
-        writer="w",
-    )
+from marshal_py.protocol.snapshots import Snapshot
+from tests.support.snapshots import snapshot_record
 
 
 def newest(
@@ -51,19 +39,22 @@ def newest(
 def test_the_last_record_of_each_partition_is_looked_at_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    topic = {0: [snapshot(0, n) for n in (1, 2, 3)], 1: [snapshot(1, n) for n in (4, 5)]}
+    topic = {
+        0: [snapshot_record(0, n) for n in (1, 2, 3)],
+        1: [snapshot_record(1, n) for n in (4, 5)],
+    }
     assert newest(monkeypatch, topic) == ({0: 3, 1: 5}, 2)
 
 
 def test_all_are_looked_at_where_the_last_one_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = {
-        0: [snapshot(0, n) for n in (1, 2, 3)] + [b"no snapshot"],
-        1: [snapshot(1, 7)],
+        0: [snapshot_record(0, n) for n in (1, 2, 3)] + [b"no snapshot"],
+        1: [snapshot_record(1, 7)],
     }
     assert newest(monkeypatch, topic, most=2) == ({0: 2}, 1 + 4 + 1 + 1)
     assert newest(monkeypatch, topic)[0] == {0: 3, 1: 7}
 
 
 def test_one_of_another_partition_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = {0: [snapshot(0, 1), snapshot(1, 9)], 1: []}
+    topic = {0: [snapshot_record(0, 1), snapshot_record(1, 9)], 1: []}
     assert newest(monkeypatch, topic)[0] == {0: 1}

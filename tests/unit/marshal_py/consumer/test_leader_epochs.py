@@ -11,6 +11,11 @@ from hypothesis import strategies as st
 
 from marshal_py.consumer.leader_epochs import KEPT, LeaderEpochs, Unverified, truncated_at
 
+logs = st.lists(st.integers(0, 2), min_size=1, max_size=40).map(
+    lambda steps: list(accumulate(steps))
+)
+"""The epochs of all messages of a partition."""
+
 
 def messages(*epochs: tuple[int, int]) -> list[Message]:
     return [Message(topic="t", partition=0, offset=at, leader_epoch=e) for at, e in epochs]
@@ -24,7 +29,7 @@ def test_what_comes_before_an_offset_has_the_epoch_of_the_last_message_there() -
 
 
 @given(
-    st.lists(st.integers(0, 2), min_size=1, max_size=40).map(lambda steps: list(accumulate(steps))),
+    logs,
     st.data(),
 )
 def test_of_what_was_seen_it_is_known_and_of_the_rest_never_a_later_one(
@@ -43,7 +48,7 @@ def test_of_what_was_seen_it_is_known_and_of_the_rest_never_a_later_one(
 
 
 @given(
-    st.lists(st.integers(0, 2), min_size=2, max_size=20).map(lambda steps: list(accumulate(steps))),
+    logs,
     st.data(),
 )
 def test_the_first_message_of_a_later_leader_than_what_came_after_it_does_not_fit(

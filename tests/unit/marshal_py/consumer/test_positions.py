@@ -341,7 +341,7 @@ def test_under_which_claim_a_position_that_was_set_is_taken_up_is_in_the_log_fir
     world.advance()
     assert world.assigned == [], "it is on its way"
     (told,) = world.flushed
-    assert ClaimMetadata.decode(told).set_before == world.claim.epoch
+    assert ClaimMetadata.decode(told).first_epoch_since_set == world.claim.epoch
     world.part.holding.stored_metadata = world.part.holding.metadata
     world.advance()
     assert (world.assigned, world.flushed) == ([15], [told])
@@ -362,10 +362,10 @@ def test_whoever_comes_later_does_not_count_as_the_first_since_then(
 ) -> None:
     world = World(monkeypatch)
     world.claim.position = 15
-    world.claim.metadata = ClaimMetadata(set_before=2).encode()
+    world.claim.metadata = ClaimMetadata(first_epoch_since_set=2).encode()
     world.advance()
     assert (world.assigned, world.flushed) == ([15], [])
-    assert world.part.metadata.set_before == 2
+    assert world.part.metadata.first_epoch_since_set == 2
 
 
 @spec("C-61")

@@ -137,7 +137,7 @@ def test_others_are_fenced_before_it_is_read_how_far_they_came(
 
 
 @pytest.mark.parametrize(
-    ("text", "set_before", "transformed"),
+    ("text", "first_epoch_since_set", "transformed"),
     [
         ("9", 9, [7, 8]),
         ("11", 9, [7, 8]),
@@ -150,10 +150,16 @@ def test_others_are_fenced_before_it_is_read_how_far_they_came(
     ],
 )
 def test_what_was_committed_before_the_position_was_set_means_nothing_any_more(
-    monkeypatch: pytest.MonkeyPatch, text: str | None, set_before: int, transformed: list[int]
+    monkeypatch: pytest.MonkeyPatch,
+    text: str | None,
+    first_epoch_since_set: int,
+    transformed: list[int],
 ) -> None:
     world = World(monkeypatch, 7)
-    world.committed_with, world.told = text, ClaimMetadata(set_before=set_before)
+    world.committed_with, world.told = (
+        text,
+        ClaimMetadata(first_epoch_since_set=first_epoch_since_set),
+    )
     world.work_off([5, 6, 7, 8])
     assert world.transformed == transformed
     assert world.acked == [5, 6, 7, 8]

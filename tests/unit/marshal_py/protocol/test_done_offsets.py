@@ -78,7 +78,9 @@ def test_the_metadata_of_a_claim_fits_whatever_is_done_and_fails(
     assert len(led.encode()) <= MAX_METADATA_BYTES
     assert led.done_ranges == ranges[: len(led.done_ranges)]
     assert led.inherited().leader_epoch == 2**31 - 1
-    assert msgspec.structs.replace(led, set_before=7).inherited().set_before == 7
+    assert (
+        msgspec.structs.replace(led, first_epoch_since_set=7).inherited().first_epoch_since_set == 7
+    )
 
 
 def test_a_slow_message_before_a_hundred_thousand_that_are_done_costs_a_few_bytes() -> None:
