@@ -13,6 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.chaos.config import network_of
 from tests.chaos.rawlog import Fold, Record, coordinator
 from tests.chaos.receiver import Received
 
@@ -153,13 +154,13 @@ def _judge_eras(case: Case) -> Verdict:
     """Check everything, the claimers by each of their logs."""
     verdict = _judge(_without_claimers(case))
     verdict.figures["epochs_given_again"] = 0
-    epochs: dict[Cell, int] = {}
+    epochs: dict[Cell, tuple[int, int]] = {}
     for number in range(len(case.claims)):
         part = _era(case, number)
         found = _judge(part)
         for text in found.anomalies:
             verdict.add(f"era {number}: {text.partition(': ')[0]}", text.partition(": ")[2])
-        _given_again(part, epochs, f"era {number}", verdict)
+        _given_again(case, number, part, epochs, verdict)
         found.figures.pop("anomalies")  # they were counted as they were added
         for name, value in found.figures.items():
             verdict.figures[name] = _together(name, verdict.figures.get(name), value)
@@ -249,29 +250,75 @@ def _era(case: Case, number: int) -> Case:
     )
 
 
-def _given_again(part: Case, epochs: dict[Cell, int], era: str, verdict: Verdict) -> None:
+def _given_again(
+    case: Case, number: int, part: Case, epochs: dict[Cell, tuple[int, int]], verdict: Verdict
+) -> None:
     """No epoch under which somebody acted is smaller than one of an earlier era (G12).
 
-    But for those that are given before a client that has seen the larger ones writes its genesis.
+    But for those that are given before a client that has seen the larger ones writes its genesis;
+    or, where none of these clients could reach the log, before the log was lost again.
+
+    `epochs`: of each cell, the largest one so far and when the log was lost that had it.
     """
+    offset_ns = next((line[1] - line[2] for line in case.director if line[0] == "clock"), 0)
     fold = Fold(home := coordinator("claimer", len(part.log)))
     for record in part.log[home]:
         fold.apply(record)
     largest = dict(epochs)
     for cell, by_epoch in _tenures(part).items():
+        before, lost_ns = epochs.get(cell, (-1, 0))
         for epoch, tenure in by_epoch.items():
-            if 0 <= epoch <= epochs.get(cell, -1):
+            if 0 <= epoch <= before:
                 claim = fold.claims.get(epoch)
                 soon_ms = 2 * part.interval_ms
-                if claim is not None and any(
-                    base > epochs[cell] and claim.at_ms <= at_ms <= claim.at_ms + soon_ms
-                    for at_ms, base in fold.geneses
+                if claim is not None and (
+                    any(
+                        base > before and claim.at_ms <= at_ms <= claim.at_ms + soon_ms
+                        for at_ms, base in fold.geneses
+                    )
+                    or not _witnesses(
+                        case, lost_ns, (claim.at_ms + soon_ms) * 1_000_000 + offset_ns
+                    )
                 ):
                     verdict.figures["epochs_given_again"] += 1
                 else:
-                    verdict.add(f"{era}: epoch given again", f"{tenure.process}, {cell}, {epoch}")
-            largest[cell] = max(largest.get(cell, -1), epoch)
+                    verdict.add(
+                        f"era {number}: epoch given again", f"{tenure.process}, {cell}, {epoch}"
+                    )
+            if epoch > largest.get(cell, (-1, 0))[0]:
+                largest[cell] = epoch, case.claims[number].end_ns
     epochs.update(largest)
+
+
+def _witnesses(case: Case, lost_ns: int, until_ns: int) -> set[str]:
+    """The claimers that had read a log before it was lost, and could write to the next one.
+
+    They ran all the time between, and nothing kept them from the brokers for two intervals in a
+    row.
+    """
+    found = set()
+    for process, lines in case.histories.items():
+        begun = [line for line in lines if line[0] in ("start", "ready") and line[1] <= until_ns]
+        if not _is_claimer(process) or not begun or begun[-1][0] != "ready":
+            continue
+        if begun[-1][1] <= lost_ns and _free_ns(case, process, lost_ns, until_ns) >= (
+            2 * case.interval_ms * 1_000_000
+        ):
+            found.add(process)
+    return found
+
+
+def _free_ns(case: Case, process: str, since_ns: int, until_ns: int) -> int:
+    """The longest time in which a process was neither stopped, nor a link of it broken."""
+    links = tuple(f"{network_of(process)}-{broker}" for broker in range(3))
+    longest, free_since = 0, since_ns
+    for line in sorted((li for li in case.director if li[0] == "fault"), key=lambda li: li[2]):
+        _, name, began, ended, whom = line
+        named = {each for word in whom.split() for each in word.split(",")}
+        if name in BETWEEN_CLIENT_AND_LOG and named & {process, *links}:
+            longest = max(longest, min(began, until_ns) - free_since)
+            free_since = max(free_since, ended)
+    return max(longest, until_ns - free_since)
 
 
 def _judge(case: Case) -> Verdict:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from marshal_py.protocol.world import coordinating_partition
 
-__all__ = ["BETWEEN", "NETWORKS", "QUORUM", "ChaosConfig", "client_of", "group_of"]
+__all__ = ["BETWEEN", "NETWORKS", "QUORUM", "ChaosConfig", "client_of", "group_of", "network_of"]
 
 NETWORKS = ("NETA", "NETB", "NETC")
 """Each client lives in one; each has a link of its own to every broker, which can be broken."""
@@ -32,6 +32,11 @@ def group_of(partition: int, partitions: int) -> str:
 def client_of(process: str) -> str:
     """The client_id of a process: "claimer-0~" is another one under the name of claimer-0."""
     return process.rstrip("~")
+
+
+def network_of(process: str) -> str:
+    """The network that a process lives in."""
+    return NETWORKS[sum(client_of(process).encode()) % len(NETWORKS)]
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,6 @@ class ChaosConfig:
     """That of the claimers alone: it is made anew."""
     text_log: str = "__marshal.text"
     """In version 1."""
-    networks: tuple[str, ...] = field(default=NETWORKS)
 
     @property
     def path(self) -> Path:
@@ -95,7 +99,7 @@ class ChaosConfig:
     def load(cls, path: str) -> ChaosConfig:
         """Read what `save` wrote."""
         content = json.loads(Path(path).read_text())
-        return cls(**{**content, "networks": tuple(content["networks"])})
+        return cls(**content)
 
     def history(self, name: str) -> Path:
         """The history of a process, over all its restarts."""
@@ -109,7 +113,7 @@ class ChaosConfig:
 
     def network(self, name: str) -> str:
         """The network that a process lives in."""
-        return self.networks[sum(client_of(name).encode()) % len(self.networks)]
+        return network_of(name)
 
     @property
     def claimer_names(self) -> list[str]:

@@ -187,6 +187,10 @@ def test_the_shortest_silence_before_a_takeover_is_told() -> None:
     assert verdict.figures["shortest_silence_intervals"] == 3.0
 
 
+def _ready(process: str, at_ms: int = 0) -> list[list[Any]]:
+    return [[what, at_ms * MS, f"i-{process}"] for what in ("start", "ready")]
+
+
 def _eras(*, second_epoch: int = 5_000_000, late_ms: int = 1_100) -> Case:
     """a holds a cell in a log that is made anew at 2.0 s, and b in the new one, with another base.
 
@@ -202,8 +206,8 @@ def _eras(*, second_epoch: int = 5_000_000, late_ms: int = 1_100) -> Case:
     return Case(
         interval_ms=1_000,
         histories={
-            a: [["start", 1, f"i-{a}"], _act(1_000, 0), _act(late_ms, 0)],
-            b: [["start", 1, f"i-{b}"], _act(6_000, second_epoch)],
+            a: [*_ready(a), _act(1_000, 0), _act(late_ms, 0)],
+            b: [*_ready(b), _act(6_000, second_epoch)],
         },
         director=[["quiet", 5_900 * MS, {"cells": 1, "alo": 0}], ["end", 60**6]],
         log={p: [] for p in range(4)},
@@ -224,15 +228,55 @@ def test_a_claim_of_a_log_that_is_gone_is_held_for_no_longer_than_a_lease() -> N
     assert "era 1: no such claim" in {text.partition(": c")[0] for text in verdict.anomalies}
 
 
-def test_an_epoch_that_is_given_out_again_is_seen() -> None:
+def _given_again() -> Case:
     case = _eras(second_epoch=1)
     case.claims[0].log = _log(
         "claimer",
         [_record(2, "x", 0, "claimer", 1000, 0, [], [], None, 1, 1)] * 3
         + [_record(1, "claimer-a", 0, "claimer", "cells", 0, 1000, -1)],
     )
-    case.histories["claimer-a"][1:] = [_act(1_000, 3)]
-    assert [text.split(":")[1] for text in judge(case).anomalies] == [" epoch given again"]
+    case.histories["claimer-a"][2:] = [_act(1_000, 3)]
+    return case
+
+
+def test_an_epoch_that_is_given_out_again_is_seen() -> None:
+    assert [text.split(":")[1] for text in judge(_given_again()).anomalies] == [
+        " epoch given again"
+    ]
+
+
+_LINK = {"claimer-a": "NETC-1", "claimer-b": "NETA-0"}
+
+
+@pytest.mark.parametrize(
+    ("restarted", "stopped", "cut", "seen"),
+    [
+        ({"claimer-a": 2_500, "claimer-b": 2_500}, "", {}, False),
+        ({"claimer-a": 2_500, "claimer-b": 1_900}, "", {}, True),
+        ({"claimer-b": 2_500}, "claimer-a", {}, False),
+        ({"claimer-b": 2_500}, "claimer-b", {}, True),
+        ({"claimer-b": 2_500}, "", {"claimer-a": (2_100, 4_900)}, False),
+        ({"claimer-b": 2_500}, "", {"claimer-a": (2_100, 2_900)}, True),
+        ({"claimer-b": 2_500}, "", {"claimer-a": (4_000, 9_000)}, True),
+        ({"claimer-b": 2_500}, "", {"claimer-b": (2_100, 4_900)}, True),
+    ],
+)
+def test_an_epoch_may_be_given_again_where_nobody_who_knows_better_could_write(
+    restarted: dict[str, int], stopped: str, cut: dict[str, tuple[int, int]], seen: bool
+) -> None:
+    case = _given_again()
+    for process, at_ms in restarted.items():
+        case.histories[process] += _ready(process, at_ms)
+        case.histories[process].sort(key=lambda line: line[1])
+    if stopped:
+        case.director.append(["fault", "stop", 1_900 * MS, 4_800 * MS, f"alo-1, {stopped}"])
+    for process, (began_ms, ended_ms) in cut.items():
+        whom = f"hole: NETB-0, {_LINK[process]}"
+        case.director.append(["fault", "link_hole", began_ms * MS, ended_ms * MS, whom])
+    verdict = judge(case)
+    kinds = [text.split(":")[1] for text in verdict.anomalies]
+    assert kinds == ([" epoch given again"] if seen else [])
+    assert verdict.figures["epochs_given_again"] == (not seen)
 
 
 @pytest.mark.parametrize(("after_ms", "seen"), [(1, False), (2_000, False), (2_001, True)])
@@ -244,7 +288,7 @@ def test_an_epoch_may_be_given_again_until_who_knows_better_has_written(
     beats = [_record(2, "x", n, "claimer", 1000, 0, [], [], None, 1, 1) for n in range(3)]
     claim = _record(1, "claimer-a", 0, "claimer", "cells", 0, 1000, -1)
     case.claims[0].log = _log("claimer", [*beats, claim])
-    case.histories["claimer-a"][1:] = [_act(1_000, 3)]
+    case.histories["claimer-a"][2:] = [_act(1_000, 3)]
     last = case.claims[1].log[home][-1]
     better = msgpack.packb([9, 2, "x", "i-x", "claimer", 0, "better", "new", 1_000, 4])
     case.claims[1].log[home].append(Record(2, None, better, last.at_ms + after_ms))
