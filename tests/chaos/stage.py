@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -148,7 +150,7 @@ class Stage:
         path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
         self._processes[name] = self._guard.spawn(
             [sys.executable, "-m", *module],
-            env={**os.environ, "PYTHONPATH": path, **clock},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", **clock},
             cwd=Path(self.config.folder),
             log=Path(self.config.folder) / f"{name}.log",
         )
@@ -252,15 +254,26 @@ class Stage:
             self._processes[name].signal(signal.SIGTERM)
         for name in names:
             if not self._processes[name].wait(timeout_s):
-                bad.append(f"{name} did not end\n{self.said(name)}")
+                self._tell_threads(name)
+                self._processes[name].wait(10)
+                bad.append(f"{name} did not end\n{self.said(name, lines=200)}")
             elif self._processes[name].poll() != 0:
                 code = self._processes[name].poll()
                 bad.append(f"{name} ended with {code}\n{self.said(name)}")
         return bad
 
-    def said(self, name: str) -> str:
+    def _tell_threads(self, name: str) -> None:
+        """Have it written into a process's log where its threads are; it ends."""
+        process = self._processes[name]
+        if shutil.which("gdb"):  # those of librdkafka, too
+            ask = ["gdb", "-p", str(process.pid), "-batch", "-ex", "thread apply all bt"]
+            with (Path(self.config.folder) / f"{name}.threads").open("w") as file:
+                subprocess.run(ask, stdout=file, stderr=subprocess.STDOUT, timeout=60, check=False)
+        process.signal(signal.SIGABRT)
+
+    def said(self, name: str, lines: int = 12) -> str:
         """The end of a process's log."""
-        return tail(Path(self.config.folder) / f"{name}.log", lines=12)
+        return tail(Path(self.config.folder) / f"{name}.log", lines=lines)
 
     def started_from_snapshots(self) -> int:
         """How often a client began from a snapshot, by its own log."""
