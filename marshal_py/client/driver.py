@@ -34,6 +34,7 @@ from marshal_py.client.settings import ClientSettings
 from marshal_py.client.signals import exit_on_sigterm
 from marshal_py.client.snapshots import next_offset_in
 from marshal_py.client.topic_watch import LOOK_EVERY_S
+from marshal_py.client.unread_watch import UnreadWatch
 from marshal_py.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -69,6 +70,12 @@ FIRST_GENESIS_SEQ: Final = 2**62
 """Above all that a claimant counts to: its own records are told apart by their seq."""
 
 GENESIS_AGAIN_S: Final = 2.0
+
+UNREAD_S: Final = 10.0
+"""What this client has appended comes back within this time, or within `UNREAD_INTERVALS` of its
+intervals, if those are longer: by then all its leases are over."""
+
+UNREAD_INTERVALS: Final = 4
 
 MIN_SNAPSHOT_GAP_S: Final = 60.0
 """A client writes at most one snapshot of a coordination partition in this time (§6.3)."""
@@ -136,6 +143,7 @@ class Driver:
         self._poll_s = min(most_s, max(least_s, settings.interval_ms / 10_000))
         self._listeners: list[Listener] = []
         self._last_snapshot_s: dict[int, float] = {}
+        self._unread = UnreadWatch(max(UNREAD_S, UNREAD_INTERVALS * settings.interval_ms / 1000))
         self._look_at_pauses_s = 0.0
         self._jitter = random.Random(settings.instance_id)
         self._trimmer: LogTrimmer | None = None
@@ -408,6 +416,19 @@ class Driver:
                     self._trimmer.written(p, next_offset_in(value))
             if self._trimmer is not None and self.failure is None:
                 self._trimmer.read(self.reader.newest_snapshot)
+        self._check_reading()
+
+    def _check_reading(self) -> None:
+        """Raise `Truncated` if nothing comes of the log though there is something (§7.1)."""
+        ends = self._writer.ends
+        places = {p: self.world.states[p].next_offset for p in ends}
+        p = self._unread.look(ends, places, time.monotonic())
+        if p is not None:
+            raise Truncated(
+                f"nothing has come of {self.settings.topic}/{p} for {self._unread.limit_s:g} s, "
+                f"though there is more than was read: offset {places[p]} is to come, and "
+                f"{ends[p] - 1} was written"
+            )
 
     def _replay(self) -> None:
         for _ in range(5):
@@ -506,6 +527,7 @@ class Driver:
                 self._trimmer.start_over()
             self.claimant.truncated(str(error))
             self.carry_out()
+        self._unread.start_over()
         while not self._stop.is_set():
             try:
                 # World and observers are refilled in place, so nobody may look meanwhile.

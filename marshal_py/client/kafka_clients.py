@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
@@ -28,6 +29,7 @@ __all__ = [
     "PRODUCER_FAILED",
     "RECONNECT",
     "ConnectionErrors",
+    "close_consumer",
     "connect",
     "failure_of",
     "give_up",
@@ -212,6 +214,23 @@ def give_up(producer: Any) -> None:
     with contextlib.suppress(*PRODUCER_FAILED):  # it may say once more that it has failed
         producer.purge()
         producer.poll(0)
+
+
+CLOSE_S: Final = 5.0
+"""A consumer that has not closed by then never does."""
+
+
+def close_consumer(consumer: Any, timeout_s: float = CLOSE_S) -> None:
+    """Close a consumer, or leave it behind if that takes longer than `timeout_s`.
+
+    Where two of librdkafka's threads wait for each other (its issue 5476: the leader of a partition
+    goes, and the next one), whoever closes it waits for ever, as does who lets go of it.
+    """
+    closing = threading.Thread(target=consumer.close, name="marshal-close", daemon=True)
+    closing.start()
+    closing.join(timeout_s)
+    if closing.is_alive():
+        logger.error("a Kafka client does not close within %g s; it is left behind", timeout_s)
 
 
 def failure_of(error: KafkaException | SystemError) -> KafkaError:

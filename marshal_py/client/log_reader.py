@@ -21,7 +21,7 @@ from confluent_kafka import (
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.admin_on_demand import AdminOnDemand
 from marshal_py.client.genesis import counts_told
-from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, connect
+from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, close_consumer, connect
 from marshal_py.client.log_metadata import LogMetadata, asking
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.client.snapshots import Boundary, SnapshotDesk, newest_snapshots
@@ -85,7 +85,8 @@ _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class Truncated(Exception):
     """What was read is not what the log says now; the caller drops its leases and replays.
 
-    The log lost records that had been applied, or the topic was made anew: the text says which.
+    The log lost records that had been applied, the topic was made anew, or nothing comes of it any
+    more: the text says which.
     """
 
 
@@ -320,7 +321,7 @@ class LogReader:
 
     def _reconnect(self) -> None:
         self._was_assigned = False
-        self._consumer.close()
+        close_consumer(self._consumer)
         self._connect(MOCK_WAIT_MS if self._is_quick else WAIT_MS)
 
     def _describe(self, deadline: float) -> tuple[int, int, TopicFacts | None]:
@@ -722,4 +723,4 @@ class LogReader:
         """Disconnect."""
         self._watch.close()
         self._desk.close()
-        self._consumer.close()
+        close_consumer(self._consumer)

@@ -45,6 +45,9 @@ class LogWriter:
         """Set when the brokers refuse to let this client write, and never let it before."""
         self.refused_now: AccessDenied | None = None
         """Set while the brokers refuse what this client writes; it tries on."""
+        self.ends: dict[int, int] = {}
+        """Coordination partition → the offset behind the record of this client that the brokers
+        took last."""
         self._was_served = False
         self._told_s = -OUTAGE_WARNING_S
         self._failures: deque[tuple[int, str]] = deque()
@@ -81,11 +84,12 @@ class LogWriter:
         failed: Callable[[str], None],
         key: bytes | None = None,
     ) -> None:
-        def delivered(error: KafkaError | None, _: Message) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 self._was_served = True
                 if topic == self.topic:
                     self.refused_now = None
+                    self.ends[partition] = (message.offset() or 0) + 1
                 return
             if error.code() in REFUSED:
                 self._refused(topic)
@@ -122,6 +126,7 @@ class LogWriter:
         old, self._producer = self._producer, self._connect()
         give_up(old)
         self._failures.clear()
+        self.ends.clear()
 
     @property
     def was_refused(self) -> bool:

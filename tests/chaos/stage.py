@@ -358,13 +358,20 @@ class Stage:
         """The node that leads the partition that the claimers write to; −1: none."""
         return int(self._home.leader)
 
-    def await_alone(self, node: int) -> None:
-        """Wait until a broker is the only one in sync of that partition. Raises `TimeoutError`.
+    def is_left_alone(self, node: int) -> bool:
+        """Wait until a broker is the only one in sync of that partition; False if it leads no more.
 
-        Of others to which nobody writes, those that cannot read are in sync all the same.
+        Of others to which nobody writes, those that cannot read are in sync all the same. Raises
+        `TimeoutError`.
         """
-        if not wait_until(lambda: self._home.isrs == [node], 60):
+
+        def is_over() -> bool:
+            home = self._home
+            return bool(home.isrs == [node] or home.leader != node)
+
+        if not wait_until(is_over, 60):
             raise TimeoutError(f"broker {node} was not left alone within 60 s")
+        return bool(self._home.isrs == [node])
 
     def await_leaders(self, dead: int) -> None:
         """Wait until others than that broker lead the claimers' log. Raises `TimeoutError`."""

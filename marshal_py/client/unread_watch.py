@@ -1,0 +1,48 @@
+"""Noticing that the log is not read though there is more of it (specs/PROTOCOL.md §7.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["UnreadWatch"]
+
+_MOST_S: Final = 1.0
+"""Counted between two looks: a process that stood still could not read."""
+
+
+class UnreadWatch:
+    """Tells whether what the brokers have taken of this client comes back to it.
+
+    A Kafka client can come to hang: a connection of which the other end is gone, or librdkafka's
+    own threads, which wait for each other for ever (its issue 5476). It says nothing then.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._places: dict[int, int] = {}
+        self._waited_s: dict[int, float] = {}
+        self._looked_s = 0.0
+
+    def look(self, ends: Mapping[int, int], places: Mapping[int, int], now_s: float) -> int | None:
+        """Return a partition of which nothing has come for `limit_s` though there is more; or None.
+
+        `ends`: the offset behind what is known to be there. `places`: the next offset to read.
+        """
+        passed_s = min(now_s - self._looked_s, _MOST_S)
+        self._looked_s = now_s
+        for p, end in ends.items():
+            place = places[p]
+            if place >= end:
+                self._places.pop(p, None)
+            elif place != self._places.get(p):
+                self._places[p], self._waited_s[p] = place, 0.0
+            else:
+                self._waited_s[p] += passed_s
+                if self._waited_s[p] > self.limit_s:
+                    return p
+        return None
+
+    def start_over(self) -> None:
+        """Forget how long anything was waited for."""
+        self._places.clear()
