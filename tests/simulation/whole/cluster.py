@@ -538,7 +538,7 @@ class SimProducer(SimClient):
         timeout_ms = config.get("message.timeout.ms", config.get("delivery.timeout.ms", 300_000))
         self.timeout_ns = int(timeout_ms) * MS
         self._last: dict[tuple[str, int], int] = {}
-        self._reports: deque[tuple[Any, Any]] = deque()
+        self._reports: deque[tuple[Any, KafkaError | None, SimpleNamespace]] = deque()
         self._waiting = 0
         self._wakers: list[Callable[[], None]] = []
 
@@ -608,15 +608,16 @@ class SimProducer(SimClient):
             if on_delivery is not None:
                 self._report(on_delivery, KafkaError._UNKNOWN_TOPIC)
             return
-        self.link.cluster.append(*where, value, key, headers=headers)
+        offset = self.link.cluster.append(*where, value, key, headers=headers)
         if on_delivery is not None:
-            self.hub.at(self.hub.now + self.link.latency(), self._report, on_delivery, None)
+            self.hub.at(self.hub.now + self.link.latency(), self._report, on_delivery, None, offset)
 
-    def _report(self, on_delivery: Any, code: int | None) -> None:
+    def _report(self, on_delivery: Any, code: int | None, offset: int | None = None) -> None:
         self._waiting -= 1
         if code is not None:
             self.link.appends_failed += 1
-        self._reports.append((on_delivery, None if code is None else KafkaError(code, "simulated")))
+        error = None if code is None else KafkaError(code, "simulated")
+        self._reports.append((on_delivery, error, SimpleNamespace(offset=lambda: offset)))
         for wake in self._wakers:
             wake()
         self._wakers.clear()
@@ -628,10 +629,10 @@ class SimProducer(SimClient):
             self._wakers.append(me.waker())
             me.park(timeout)
         while self._reports:
-            on_delivery, error = self._reports.popleft()
+            on_delivery, error, message = self._reports.popleft()
             count += 1
             if on_delivery is not None:
-                on_delivery(error, None)
+                on_delivery(error, message)
         return count
 
     def flush(self, timeout: float = -1) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,10 +45,11 @@ class StubProducer:
     def purge(self) -> None:
         self.purged = True
 
-    def report(self, code: int | None = None) -> None:
+    def report(self, code: int | None = None, *, offset: int | None = 0) -> None:
         """Tell of all that is under way."""
+        message = SimpleNamespace(offset=lambda: offset)
         for each in self.held:
-            each(None if code is None else KafkaError(code), None)
+            each(None if code is None else KafkaError(code), message)
         self.held.clear()
 
     def flush(self, _: float) -> int:
@@ -130,6 +132,25 @@ def test_a_record_that_was_delivered_is_no_failure(
     writer.append(0, 7, b"x")
     producers[0].report()
     assert writer.take_failures() == []
+
+
+def test_where_the_brokers_have_taken_records_is_known_until_it_starts_over(
+    writer: LogWriter, producers: list[StubProducer]
+) -> None:
+    writer.append(3, 7, b"x")
+    writer.append(2, 8, b"y")
+    assert writer.ends == {}
+    producers[0].report(offset=41)
+    assert writer.ends == {3: 42, 2: 42}
+    writer.append(3, 9, b"z")
+    producers[0].report(KafkaError._MSG_TIMED_OUT)
+    writer.append_snapshot(1, b"s")
+    producers[0].report(offset=5)
+    writer.append(2, 10, b"a")
+    producers[0].report(offset=None)  # it was there already: nobody says where
+    assert writer.ends == {3: 42, 2: 1}
+    writer.start_over()
+    assert writer.ends == {}
 
 
 def test_a_record_whose_outcome_is_unknown_counts_as_failed(
@@ -296,11 +317,12 @@ def test_a_refusal_stands_until_a_record_is_taken(
     for seq in range(3):
         writer.append(0, seq, b"x")
     taken, refused, taken_again = producer.held
-    taken(None, None)
+    message = SimpleNamespace(offset=lambda: 0)
+    taken(None, message)
     assert writer.refused_now is None
     refused(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), None)
     assert writer.refused_now is not None
     assert "lacks Write on topic 't'" in str(writer.refused_now)
     assert writer.refusal is None, "it was served once: the right may come back"
-    taken_again(None, None)
+    taken_again(None, message)
     assert writer.refused_now is None
