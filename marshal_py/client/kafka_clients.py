@@ -24,6 +24,7 @@ from marshal_py.errors import (
 )
 
 __all__ = [
+    "CLOSE_S",
     "FINAL",
     "OUTAGE_WARNING_S",
     "PRODUCER_FAILED",

@@ -327,7 +327,8 @@ class Consumer(OfOneProcess, Generic[V]):
         A message is done when the loop asks for the next one. So a loop that is left, by an
         exception, a cancellation or `break`, hands out its last message again when it is entered
         again (at most once: it goes on with the next); say `ack(message)` before leaving if it is
-        done. Raises `DeserializationFailed` for what a deserializer cannot read.
+        done. Raises `DeserializationFailed` for what a deserializer cannot read, and `MarshalError`
+        if the Kafka client hangs: it gave no sign of life for a minute.
         """
         return self._core.iteration.messages(  # type: ignore[return-value]
             idle_timeout_s=idle_timeout_s

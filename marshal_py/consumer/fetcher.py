@@ -19,16 +19,24 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, Top
 from confluent_kafka import Consumer as KafkaConsumer
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, connect
+from marshal_py.client.kafka_clients import (
+    CLOSE_S,
+    RECONNECT,
+    ConnectionErrors,
+    close_consumer,
+    connect,
+)
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.settings import kafka_config
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.held_partition import HeldPartition, Run
 from marshal_py.consumer.leader_epochs import LeaderEpochs, Unverified, truncated_at
+from marshal_py.consumer.pulse import Pulse
 from marshal_py.consumer.range_stream import RangeStream
 from marshal_py.consumer.slot_stream import SlotStream
 from marshal_py.consumer.stream import Stream
 from marshal_py.consumer.wakeup import Wakeup
+from marshal_py.errors import MarshalError
 
 __all__ = ["CONNECT_S", "FETCH", "IDLE_WAIT_S", "MAX_FETCH", "Fetcher", "key_of"]
 
@@ -98,7 +106,9 @@ class Fetcher:
         self._client_id = marshal.client_id
         self._log = log
         self._wakeup = wakeup
-        self._config = _fetch_config(marshal, kafka)
+        config = _fetch_config(marshal, kafka)
+        self._pulse = Pulse(config)
+        self._config = config | self._pulse.settings
         self._errors = ConnectionErrors()
         self._kafka: Any = None
         """The confluent-kafka consumer, once open."""
@@ -152,10 +162,16 @@ class Fetcher:
         Whoever iterates in another thread may fetch once more, and finds nothing.
         """
         self.interrupt()
-        with self._lock:
+        if not self._lock.acquire(timeout=CLOSE_S):  # whoever fetches hangs
+            self._is_closed = True
+            close_consumer(self._kafka)
+            return
+        try:
             self._is_closed = True
             self._commands.clear()
-            self._kafka.close()
+            close_consumer(self._kafka)
+        finally:
+            self._lock.release()
 
     def list_topics(self, timeout_s: float, topic: str | None = None) -> Any:
         """Return `topic`, or all topics, as confluent-kafka does. Raises `KafkaException`."""
@@ -169,7 +185,10 @@ class Fetcher:
         return self._errors
 
     def fetch(self, most: int, wait_s: float = 0.0) -> int:
-        """Fetch up to `most` messages, waiting up to `wait_s` for one. Returns how many."""
+        """Fetch up to `most` messages, waiting up to `wait_s` for one. Returns how many.
+
+        Raises `MarshalError` if the Kafka client hangs.
+        """
         with self._lock:
             if self._is_closed:
                 return 0
@@ -189,6 +208,11 @@ class Fetcher:
                 self._moved_s = time.monotonic()
                 self._again.clear()
                 self._sort_out(messages)
+        if self._pulse.stopped(time.monotonic()):
+            raise MarshalError(
+                f"the Kafka client that fetches messages hangs: it gave no sign of life for "
+                f"{self._pulse.limit_s:g} s. Close this consumer, and start another"
+            )
         self._run_commands_if_free()
         if wait_s and not messages and not self.active:
             # Not in `poll`, under the lock: the first partition shall not wait for its end.
@@ -365,7 +389,7 @@ class Fetcher:
                     self._assigned[key] = at.offset
                 if at.topic in renewed:
                     self.active[key].epochs = LeaderEpochs()
-            self._kafka.close()
+            close_consumer(self._kafka)
             self._kafka = connect(KafkaConsumer, self._config, self._errors)
             self._kafka.incremental_assign(
                 [

@@ -2032,4 +2032,91 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_ADMIN}/test_cell_history.py::test_a_log_with_a_hole_has_no_history",
         ("_open", "if p not in replay.starts:", "if p not in replay.extents:"),
     ),
+    # Kafka clients that hang
+    noticed(
+        "time in which a process stood still is no silence of the log",
+        f"{CLIENT}.unread_watch",
+        f"{OF_CLIENT}/test_unread_watch.py::test_time_in_which_the_process_stood_still_does_not_count",
+        ("UnreadWatch.look", "min(now_s - self._looked_s, _MOST_S)", "now_s - self._looked_s"),
+    ),
+    noticed(
+        "a log that is read to its end may bring nothing",
+        f"{CLIENT}.unread_watch",
+        f"{OF_CLIENT}/test_unread_watch.py::test_a_partition_that_is_read_to_its_end_may_bring_nothing_for_ever",
+        ("UnreadWatch.look", "if place >= end:", "if place > end:"),
+    ),
+    noticed(
+        "what comes ends the silence of a log",
+        f"{CLIENT}.unread_watch",
+        f"{OF_CLIENT}/test_unread_watch.py::test_what_is_read_ends_the_wait",
+        ("UnreadWatch.look", "elif place != self._places.get(p):", "elif p not in self._places:"),
+    ),
+    noticed(
+        "a log that is read anew may take its time again",
+        f"{CLIENT}.unread_watch",
+        f"{OF_CLIENT}/test_unread_watch.py::test_it_begins_anew",
+        ("UnreadWatch.start_over", "self._places.clear()", "pass"),
+    ),
+    noticed(
+        "the end of a log is behind the record that was taken",
+        f"{CLIENT}.log_writer",
+        f"{OF_CLIENT}/test_log_writer.py::test_where_the_brokers_have_taken_records_is_known_until_it_starts_over",
+        ("LogWriter._produce", "(message.offset() or 0) + 1", "(message.offset() or 0)"),
+    ),
+    noticed(
+        "the first partition's silence is heard, too",
+        f"{CLIENT}.driver",
+        "integration/marshal_py/client/test_hung_reader.py::test_a_log_of_which_nothing_comes_any_more_is_read_anew",
+        ("Driver._check_reading", "if p is not None:", "if p:"),
+    ),
+    noticed(
+        "a client that is left behind is told of",
+        f"{CLIENT}.kafka_clients",
+        f"{OF_CLIENT}/test_close_consumer.py::test_a_consumer_that_does_not_close_in_time_is_left_behind",
+        ("close_consumer", "if closing.is_alive():", "if not closing.is_alive():"),
+    ),
+    noticed(
+        "a program that works does not hear, and is no hung client",
+        f"{CONSUMER}.pulse",
+        f"{OF_CONSUMER}/test_fetcher.py::test_who_gives_no_sign_of_life_hangs",
+        ("Pulse.stopped", "min(now_s - self._looked_s, _MOST_S)", "now_s - self._looked_s"),
+    ),
+    noticed(
+        "statistics are a sign of life",
+        f"{CONSUMER}.pulse",
+        f"{OF_CONSUMER}/test_fetcher.py::test_who_gives_no_sign_of_life_hangs",
+        ("Pulse._hear", "self._waited_s = 0.0", "pass"),
+    ),
+    noticed(
+        "statistics are told to programs that want them alone",
+        f"{CONSUMER}.pulse",
+        f"{OF_CONSUMER}/test_fetcher.py::test_the_sign_of_life_of_a_consumer_is_not_told_to_a_program_that_wants_none",
+        (
+            "Pulse.__init__",
+            'config.get("stats_cb") if "statistics.interval.ms" in config else None',
+            'config.get("stats_cb")',
+        ),
+    ),
+    noticed(
+        "without statistics no client is taken for hung",
+        f"{CONSUMER}.pulse",
+        f"{OF_CONSUMER}/test_fetcher.py::test_without_statistics_nobody_knows_whether_it_hangs",
+        ("Pulse.__init__", ' if every_ms else float("inf")', ""),
+    ),
+    noticed(
+        "a fetcher whose client hangs says so",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_who_gives_no_sign_of_life_hangs",
+        ("Fetcher.fetch", "if self._pulse.stopped(time.monotonic()):", "if False:"),
+    ),
+    noticed(
+        "whoever fetches and hangs does not keep others from closing",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_a_consumer_that_hangs_is_left_behind",
+        (
+            "Fetcher.close",
+            "            close_consumer(self._kafka)\n            return\n",
+            "            return\n",
+        ),
+    ),
 )

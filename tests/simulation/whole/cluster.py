@@ -238,6 +238,9 @@ class SimConsumer(SimClient):
         self._told_end: dict[tuple[str, int], int] = {}
         self._turn: deque[tuple[str, int]] = deque()
         self._waiters: list[Callable[[], None]] = []
+        self._every_ns = int(config.get("statistics.interval.ms", 0)) * MS
+        self._statistics: Callable[[str], None] = config.get("stats_cb", lambda _: None)
+        self._told_ns = self.hub.now
         self.closed = False
         link.consumers.append(self)
 
@@ -385,6 +388,9 @@ class SimConsumer(SimClient):
         return self._take(num_messages)
 
     def _take(self, most: int) -> list[Any]:
+        if self._every_ns and self.hub.now - self._told_ns >= self._every_ns:
+            self._told_ns = self.hub.now
+            self._statistics("{}")
         found: list[Any] = []
         if not self._pending:
             return found

@@ -60,6 +60,8 @@ def test_a_workload_runs_as_nobody_with_probes_and_no_cpu_limit(workload: dict[s
         for probe in ("readinessProbe", "livenessProbe"):
             asked = container[probe].get("httpGet") or container[probe]["tcpSocket"]
             assert asked["port"] in ports
+        # Of a process that stands still the port is open all the same.
+        assert container["livenessProbe"]["httpGet"]["path"] == "/metrics"
         assert "cpu" not in container["resources"]["limits"]
         assert container["securityContext"]["readOnlyRootFilesystem"]
         words = container.get("command") or ["harvest", *container["args"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartitio
 from marshal_py.consumer import fetcher as fetcher_module
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import HeldPartition, Stage
-from marshal_py.errors import AccessDenied, ConfigurationError, NotHeld
+from marshal_py.errors import AccessDenied, ConfigurationError, MarshalError, NotHeld
 from marshal_py.protocol.slots import slots_cell
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim
 from tests.unit.marshal_py.consumer.test_range_stream import a_range
@@ -64,13 +65,15 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.made: list[FakeKafka] = []
+        self.settings: list[dict[str, Any]] = []
         monkeypatch.setattr(fetcher_module, "connect", self._connect)
         self.consumer = Consumer("127.0.0.1:1", group_id="g", topics=["t", "u"], **settings)
         core: Any = self.consumer._core
         self.core, self.fetcher = core, core.fetcher
         self.fetcher.open()
 
-    def _connect(self, *_: object) -> FakeKafka:
+    def _connect(self, _: object, config: dict[str, Any], *__: object) -> FakeKafka:
+        self.settings.append(config)
         self.made.append(FakeKafka())
         return self.made[-1]
 
@@ -438,3 +441,82 @@ def test_which_messages_are_fetched_is_for_the_user_to_say(level: str) -> None:
     assert made.fetcher._config["isolation.level"] == level
     plain: Any = Consumer("127.0.0.1:1", group_id="g", topics="t")._core
     assert plain.fetcher.isolation_level == "read_committed"
+
+
+def test_who_gives_no_sign_of_life_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [1_000.0]
+    monkeypatch.setattr(fetcher_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    told: list[str] = []
+    config = {"statistics.interval.ms": 25_000, "stats_cb": told.append}
+    world = World(monkeypatch, kafka=config)
+    settings = world.settings[-1]
+    assert settings["statistics.interval.ms"] == 25_000
+
+    def fetch_for(seconds: int) -> None:
+        for _ in range(2 * seconds):
+            clock[0] += 0.5
+            assert world.fetcher.fetch(10) == 0
+
+    fetch_for(74)
+    settings["stats_cb"]("{}")
+    assert told == ["{}"]
+    clock[0] += 1_000  # the program worked meanwhile, and heard nothing
+    fetch_for(74)
+    with pytest.raises(MarshalError, match="gave no sign of life for 75 s"):
+        fetch_for(2)
+
+
+def test_the_sign_of_life_of_a_consumer_is_not_told_to_a_program_that_wants_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    world = World(monkeypatch, kafka={"stats_cb": told.append})
+    assert world.settings[-1]["statistics.interval.ms"] == 10_000
+    world.settings[-1]["stats_cb"]("{}")
+    assert told == []
+
+
+def test_without_statistics_nobody_knows_whether_it_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1_000.0]
+    monkeypatch.setattr(fetcher_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    world = World(monkeypatch, kafka={"statistics.interval.ms": 0})
+    for _ in range(1_000):
+        clock[0] += 1
+        assert world.fetcher.fetch(10) == 0
+
+
+def test_librdkafka_tells_statistics_of_a_consumer_that_reaches_nobody() -> None:
+    consumer = Consumer("127.0.0.1:1", group_id="g", topics="t", kafka=_QUICK)
+    core: Any = consumer._core
+    heard = threading.Event()
+    pulse = core.fetcher._pulse
+
+    def hear(text: str) -> None:
+        pulse._hear(text)
+        heard.set()
+
+    core.fetcher._config["stats_cb"] = hear
+    core.fetcher.open()
+    try:
+        for _ in range(300):
+            core.fetcher.fetch(10, 0.1)
+            if heard.wait(0.05):
+                break
+        assert heard.is_set()
+        assert pulse._waited_s < 1.5
+    finally:
+        core.fetcher.close()
+
+
+_QUICK = {"statistics.interval.ms": 100, "log_level": 0}
+
+
+def test_a_consumer_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher_module, "CLOSE_S", 0.1)
+    world = World(monkeypatch)
+    with world.fetcher._lock:  # of whoever fetches, and never comes back
+        world.fetcher.close()
+    assert world.made[0].is_closed
+    assert world.fetcher.fetch(10) == 0

@@ -1,0 +1,45 @@
+"""Noticing that a Kafka consumer hangs: of an idle one nothing comes either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ["PULSE_S", "Pulse"]
+
+EVERY_MS: Final = 10_000
+"""librdkafka tells its statistics so often, unless a program wants them at other times: they are
+the one sign of life that it gives by itself."""
+
+PULSE_S: Final = 60.0
+"""Who has not told them for so long, or three times as late as it should, hangs."""
+
+_MOST_S: Final = 1.0
+"""Counted between two looks: a program that handled messages meanwhile could not hear it."""
+
+
+class Pulse:
+    """Hears the statistics of one consumer, and passes them on to a program that wants them.
+
+    Two threads of librdkafka can come to wait for each other for ever (its issue 5476): then the
+    consumer brings nothing and says nothing, while this client holds its partitions.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        every_ms = int(config.get("statistics.interval.ms", EVERY_MS))
+        self.limit_s = max(PULSE_S, 3 * every_ms / 1000) if every_ms else float("inf")
+        self._program = config.get("stats_cb") if "statistics.interval.ms" in config else None
+        self._waited_s = self._looked_s = 0.0
+        self.settings: dict[str, Any] = {"statistics.interval.ms": every_ms, "stats_cb": self._hear}
+        """Of the consumer."""
+
+    def _hear(self, statistics: str) -> None:
+        self._waited_s = 0.0
+        if self._program is not None:
+            self._program(statistics)
+
+    def stopped(self, now_s: float) -> bool:
+        """Whether it has stopped. To be asked after each poll, which lets it be heard."""
+        self._waited_s += min(now_s - self._looked_s, _MOST_S)
+        self._looked_s = now_s
+        return self._waited_s > self.limit_s

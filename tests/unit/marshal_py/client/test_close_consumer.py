@@ -1,0 +1,38 @@
+"""A consumer is closed, or left behind if it hangs."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from marshal_py.client.kafka_clients import close_consumer
+
+
+class FakeConsumer:
+    def __init__(self) -> None:
+        self.may_close = threading.Event()
+        self.is_closed = threading.Event()
+
+    def close(self) -> None:
+        self.may_close.wait()
+        self.is_closed.set()
+
+
+def test_a_consumer_is_closed_when_that_returns(caplog: pytest.LogCaptureFixture) -> None:
+    consumer = FakeConsumer()
+    consumer.may_close.set()
+    close_consumer(consumer)
+    assert consumer.is_closed.is_set()
+    assert caplog.messages == []
+
+
+def test_a_consumer_that_does_not_close_in_time_is_left_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    consumer = FakeConsumer()
+    close_consumer(consumer, 0.05)
+    assert not consumer.is_closed.is_set()
+    assert caplog.messages == ["a Kafka client does not close within 0.05 s; it is left behind"]
+    consumer.may_close.set()
+    assert consumer.is_closed.wait(10)
