@@ -23,6 +23,7 @@ from marshal_py.client.admin_on_demand import AdminOnDemand
 from marshal_py.client.genesis import counts_told
 from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, close_consumer, connect
 from marshal_py.client.log_metadata import LogMetadata, asking
+from marshal_py.client.pulse import Pulse
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.client.snapshots import Boundary, SnapshotDesk, newest_snapshots
 from marshal_py.client.topic_watch import LOOK_EVERY_S, TopicFacts, TopicWatch
@@ -192,7 +193,7 @@ class LogReader:
 
     def _connect(self, wait_ms: int) -> None:
         """Make the consumer. A fetch to which there is no answer waits for `wait_ms`."""
-        errors = ConnectionErrors()
+        errors, self._pulse = ConnectionErrors(), Pulse({})
         least_bytes = 1
         if self._gather_ms:
             wait_ms, least_bytes = min(wait_ms, self._gather_ms), GATHERED_BYTES
@@ -213,7 +214,7 @@ class LogReader:
                 "isolation.level": "read_uncommitted",
                 "enable.partition.eof": True,
                 "fetch.min.bytes": least_bytes,
-                "statistics.interval.ms": 0,  # nobody listens
+                **self._pulse.settings,
             },
             errors,
         )
@@ -534,6 +535,11 @@ class LogReader:
         # poll() returns with the first record; consume() alone would wait for a full batch.
         first = self._consumer.poll(timeout_s)
         if first is None:
+            if self._pulse.stopped(time.monotonic()):
+                raise Truncated(
+                    f"the Kafka client that reads {self.topic!r} hangs: it gave no sign of life "
+                    f"for {self._pulse.limit_s:g} s"
+                )
             return []
         messages = [first, *self._consumer.consume(BATCH, 0)]
         return [m for m in messages if not self._too_late(m)] if self._until else messages

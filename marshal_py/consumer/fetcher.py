@@ -27,11 +27,11 @@ from marshal_py.client.kafka_clients import (
     connect,
 )
 from marshal_py.client.marshal import Marshal
+from marshal_py.client.pulse import Pulse
 from marshal_py.client.settings import kafka_config
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.held_partition import HeldPartition, Run
 from marshal_py.consumer.leader_epochs import LeaderEpochs, Unverified, truncated_at
-from marshal_py.consumer.pulse import Pulse
 from marshal_py.consumer.range_stream import RangeStream
 from marshal_py.consumer.slot_stream import SlotStream
 from marshal_py.consumer.stream import Stream

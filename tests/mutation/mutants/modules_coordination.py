@@ -2077,19 +2077,19 @@ COORDINATION: tuple[Noticed, ...] = (
     ),
     noticed(
         "a program that works does not hear, and is no hung client",
-        f"{CONSUMER}.pulse",
+        f"{CLIENT}.pulse",
         f"{OF_CONSUMER}/test_fetcher.py::test_who_gives_no_sign_of_life_hangs",
         ("Pulse.stopped", "min(now_s - self._looked_s, _MOST_S)", "now_s - self._looked_s"),
     ),
     noticed(
         "statistics are a sign of life",
-        f"{CONSUMER}.pulse",
+        f"{CLIENT}.pulse",
         f"{OF_CONSUMER}/test_fetcher.py::test_who_gives_no_sign_of_life_hangs",
         ("Pulse._hear", "self._waited_s = 0.0", "pass"),
     ),
     noticed(
         "statistics are told to programs that want them alone",
-        f"{CONSUMER}.pulse",
+        f"{CLIENT}.pulse",
         f"{OF_CONSUMER}/test_fetcher.py::test_the_sign_of_life_of_a_consumer_is_not_told_to_a_program_that_wants_none",
         (
             "Pulse.__init__",
@@ -2099,7 +2099,7 @@ COORDINATION: tuple[Noticed, ...] = (
     ),
     noticed(
         "without statistics no client is taken for hung",
-        f"{CONSUMER}.pulse",
+        f"{CLIENT}.pulse",
         f"{OF_CONSUMER}/test_fetcher.py::test_without_statistics_nobody_knows_whether_it_hangs",
         ("Pulse.__init__", ' if every_ms else float("inf")', ""),
     ),
@@ -2108,6 +2108,12 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{CONSUMER}.fetcher",
         f"{OF_CONSUMER}/test_fetcher.py::test_who_gives_no_sign_of_life_hangs",
         ("Fetcher.fetch", "if self._pulse.stopped(time.monotonic()):", "if False:"),
+    ),
+    noticed(
+        "a reader whose client hangs says so",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_a_client_that_gives_no_sign_of_life_hangs_and_is_replaced_when_it_is_opened_again",
+        ("LogReader._poll", "if self._pulse.stopped(time.monotonic()):", "if False:"),
     ),
     noticed(
         "whoever fetches and hangs does not keep others from closing",

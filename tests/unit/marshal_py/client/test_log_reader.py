@@ -273,6 +273,27 @@ def test_offsets_are_not_asked_for_behind_a_fetch(mock_kafka: TestBroker) -> Non
         reader.close()
 
 
+def test_a_client_that_gives_no_sign_of_life_hangs_and_is_replaced_when_it_is_opened_again(
+    mock_kafka: TestBroker,
+) -> None:
+    mock_kafka.create_topic("__marshal")
+    reader = LogReader(mock_kafka.config, topic="__marshal", snapshot_topic="__marshal.snapshots")
+    try:
+        reader.open(30)
+        reader.replay()
+        reader.poll(0.01)
+        reader._pulse.limit_s = 0.0  # its next sign of life is still to come
+        hung = reader._consumer
+        with pytest.raises(Truncated, match="the Kafka client that reads '__marshal' hangs"):
+            [reader.poll(0.01) for _ in range(100)]
+        reader.open(30)
+        assert reader._consumer is not hung
+        reader.replay()
+        reader.poll(0.01)
+    finally:
+        reader.close()
+
+
 # What is read
 
 
