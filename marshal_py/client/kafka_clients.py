@@ -228,7 +228,11 @@ def close_consumer(consumer: Any, timeout_s: float = CLOSE_S) -> None:
     goes, and the next one), whoever closes it waits for ever, as does who lets go of it.
     """
     closing = threading.Thread(target=consumer.close, name="marshal-close", daemon=True)
-    closing.start()
+    try:
+        closing.start()
+    except RuntimeError:  # Python 3.12 starts no thread while it ends
+        consumer.close()
+        return
     closing.join(timeout_s)
     if closing.is_alive():
         logger.error("a Kafka client does not close within %g s; it is left behind", timeout_s)

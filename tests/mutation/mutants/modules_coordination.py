@@ -2076,6 +2076,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("close_consumer", "if closing.is_alive():", "if not closing.is_alive():"),
     ),
     noticed(
+        "a client is closed while Python ends, too",
+        f"{CLIENT}.kafka_clients",
+        f"{OF_CLIENT}/test_close_consumer.py::test_a_consumer_is_closed_though_no_thread_can_be_started",
+        ("close_consumer", "        consumer.close()\n        return\n", "        return\n"),
+    ),
+    noticed(
         "a program that works does not hear, and is no hung client",
         f"{CLIENT}.pulse",
         f"{OF_CONSUMER}/test_fetcher.py::test_who_gives_no_sign_of_life_hangs",

@@ -36,3 +36,16 @@ def test_a_consumer_that_does_not_close_in_time_is_left_behind(
     assert caplog.messages == ["a Kafka client does not close within 0.05 s; it is left behind"]
     consumer.may_close.set()
     assert consumer.is_closed.wait(10)
+
+
+def test_a_consumer_is_closed_though_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    consumer = FakeConsumer()
+    consumer.may_close.set()
+    close_consumer(consumer)
+    assert consumer.is_closed.is_set()
