@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from marshal_py.client import log_reader, snapshots
+from marshal_py.client import log_reader, pulse, snapshots
 from marshal_py.client.kafka_clients import connect
 from marshal_py.client.log_metadata import LogMetadata
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
@@ -290,6 +290,24 @@ def test_a_client_that_gives_no_sign_of_life_hangs_and_is_replaced_when_it_is_op
         assert reader._consumer is not hung
         reader.replay()
         reader.poll(0.01)
+    finally:
+        reader.close()
+
+
+def test_a_client_that_reads_nothing_gives_signs_of_life(
+    mock_kafka: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "EVERY_MS", 200)
+    mock_kafka.create_topic("__marshal")
+    reader = LogReader(mock_kafka.config, topic="__marshal", snapshot_topic="__marshal.snapshots")
+    try:
+        reader.open(30)
+        reader.replay()
+        waited_s, deadline = 0.0, time.monotonic() + 30
+        while reader._pulse._waited_s >= waited_s:
+            assert time.monotonic() < deadline, "it was not heard"
+            waited_s = reader._pulse._waited_s
+            reader.poll(0.05)
     finally:
         reader.close()
 
