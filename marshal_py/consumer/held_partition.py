@@ -230,8 +230,6 @@ class HeldPartition:
         self.fetched_from = b""
         """At least once: the id of the topic when its messages began to be fetched; b"": not
         known."""
-        self.sent_metadata = b""
-        """What a heartbeat was sent for, when a partition was given back."""
         self.out_of_range = False
         """Kafka has no message at our position; the assignment finds another."""
         self.truncated_at = -1

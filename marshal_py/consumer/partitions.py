@@ -322,13 +322,11 @@ class Partitions:
             claim.release(wait=False)
 
     def _store_metadata(self, part: HeldPartition) -> None:
-        """What no heartbeat has carried yet would be lost with the claim: no release carries it."""
+        """Have one heartbeat carry what is new of all: else each release has one of its own."""
         holding = part.holding
-        if self._is_text or holding.metadata in (holding.stored_metadata, part.sent_metadata):
+        if self._is_text or holding.metadata in (holding.stored_metadata, holding.sent_metadata):
             return
         part.claim.set_metadata(holding.metadata, flush=True)
-        for each in self.all():  # the heartbeat carried what is new of all
-            each.sent_metadata = each.holding.metadata
 
     def cancel(self, part: HeldPartition) -> None:
         """Want it no more; the claim was never held."""

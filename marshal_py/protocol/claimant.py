@@ -425,6 +425,9 @@ class Claimant:
 
     def leave(self, now_ns: int) -> None:
         """Release everything, want nothing any more, and say goodbye to the group."""
+        for coordinator, ours in enumerate(self._ours):
+            if any(h.metadata not in (h.stored_metadata, h.sent_metadata) for h in ours.values()):
+                self._send_heartbeats(coordinator, now_ns)  # one for all of them
         self.leaving = True
         for holding in list(self._wanted.values()):
             self.release(holding, now_ns)
@@ -565,6 +568,8 @@ class Claimant:
         holding = sent.holding
         if sent.kind == "heartbeat":
             self._sent.pop(seq)
+            for ours in self._ours[sent.coordinator].values():
+                ours.sent_metadata = b""
             self._cold_start.failed(sent.coordinator)
             self._heartbeats.settled(sent.coordinator, now_ns)
             self.tick(now_ns)
@@ -1042,6 +1047,7 @@ class Claimant:
                 positions += (claimed_at, holding.next_offset)
             if holding.metadata != holding.stored_metadata:
                 metadata.append(MetadataEntry(claimed_at, holding.metadata))
+                holding.sent_metadata = holding.metadata
                 size += 16 + len(holding.metadata)
         yield positions, metadata
 
@@ -1085,12 +1091,26 @@ class Claimant:
     # Release, loss and end (§5.7 to §5.9)
 
     def _start_release(self, holding: Holding, now_ns: int) -> None:
+        self._store_metadata(holding, now_ns)
         holding.lease_until_ns = 0
         holding.on(ClaimEvent.RELEASE_DECIDED)
         holding.release_at_ns = None
         self._drop(holding)
         self._releasing[holding.key] = holding
         self._send_release(holding, now_ns)
+
+    def _store_metadata(self, holding: Holding, now_ns: int) -> None:
+        """Send what no heartbeat has carried yet: a release has the position alone (§5.7).
+
+        Some of it is about the position, and would be taken for what goes with the new one.
+        """
+        claimed_at = holding.epoch - self.world.states[holding.coordinator].base
+        if self.silent or claimed_at < 0:
+            return
+        if holding.metadata not in (holding.stored_metadata, holding.sent_metadata):
+            entry = MetadataEntry(claimed_at, holding.metadata)
+            holding.sent_metadata = holding.metadata
+            self._send_heartbeat(holding.coordinator, [], [entry], 0, now_ns)
 
     def _give_back(
         self,
@@ -1111,6 +1131,7 @@ class Claimant:
 
     def _give_up(self, holding: Holding, reason: str, now_ns: int) -> None:
         """Release what is ours against the will of the user, who hears of it if it was told."""
+        self._store_metadata(holding, now_ns)
         self._give_back(
             holding.key, holding.coordinator, holding.epoch, now_ns, holding.next_offset
         )

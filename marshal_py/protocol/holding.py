@@ -32,6 +32,7 @@ class Holding:
         "renewed_ns",
         "reposition_to",
         "reposition_until_ns",
+        "sent_metadata",
         "state",
         "stored_metadata",
         "stored_offset",
@@ -56,6 +57,8 @@ class Holding:
         self.metadata = b""
         self.stored_metadata = b""
         """What the log says."""
+        self.sent_metadata = b""
+        """What the last heartbeat that is not known to have failed said."""
         self.ephemeral = False
         """Whether the cell goes when it is released."""
         self.acquired = False

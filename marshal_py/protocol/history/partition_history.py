@@ -461,8 +461,9 @@ class PartitionHistory:
         track = self._track(event)
         if track.client_id is not None:
             self._memory.settle(key, track)
-            silence_ms = None if track.version_ms == UNKNOWN else now - track.version_ms
-            self._checks.takeover(track, event, silence_ms)
+            if event.instance_id != track.instance_id:  # a holder may, and its claim ends with it
+                silence_ms = None if track.version_ms == UNKNOWN else now - track.version_ms
+                self._checks.takeover(track, event, silence_ms)
             self._end(key, track, "position_set", event)
         for other in [key for key in self._memory.cells if key[0] == event.group_id]:
             if other not in self.state.cells:  # the open ranges of this partition went (§5.18)

@@ -2131,4 +2131,33 @@ COORDINATION: tuple[Noticed, ...] = (
             "            return\n",
         ),
     ),
+    # What a release leaves behind
+    noticed(
+        "what is about a position goes before its release",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_after_a_pause_goes_behind_what_is_about_its_position",
+        ("Claimant._start_release", "self._store_metadata(holding, now_ns)", "pass"),
+    ),
+    noticed(
+        "metadata of a heartbeat that failed are sent again",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_what_a_heartbeat_carries_already_needs_no_other_unless_that_failed",
+        ("Claimant.append_failed", 'ours.sent_metadata = b""', "pass"),
+    ),
+    noticed(
+        "who leaves tells the metadata of all in one heartbeat",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_who_leaves_sends_one_heartbeat_for_all_that_none_has_carried",
+        ("Claimant.leave", "if any(h.metadata not in", "if not any(h.metadata not in"),
+    ),
+    noticed(
+        "a holder that sets its position takes nothing from anybody",
+        "marshal_py.protocol.history.partition_history",
+        "unit/marshal_py/protocol/history/test_partition_history.py::test_a_holder_may_set_its_position_at_any_time",
+        (
+            "PartitionHistory._on_position_set",
+            "if event.instance_id != track.instance_id:",
+            "if True:",
+        ),
+    ),
 )

@@ -403,7 +403,7 @@ def test_the_epoch_is_told_with_the_position_or_before_it(
     claim.metadata = ClaimMetadata(topic_id=NEW, leader_epoch=3).encode()
     claim.position = claim.stored_offset = 15
     part.holding.epoch, part.holding.metadata = 3, b""
-    part.holding.stored_metadata = part.sent_metadata = b""
+    part.holding.stored_metadata = part.holding.sent_metadata = b""
     claim.commit = lambda at, **_: told.append(("position", at))
     claim.set_metadata = lambda data, **_: told.append(
         ("epoch", ClaimMetadata.decode(data).leader_epoch)
@@ -684,7 +684,8 @@ def test_what_is_done_above_a_gap_is_told_when_a_partition_is_given_back(
     world.part.finish(run)
     world.part.acknowledge(16)
     world.part.stage = Stage.DRAINING
-    world.part.holding.metadata = world.part.holding.stored_metadata = b""
+    holding = world.part.holding
+    holding.metadata = holding.stored_metadata = holding.sent_metadata = b""
     world.made.partitions._give_back(world.part)
     (told,) = world.flushed
     assert ClaimMetadata.decode(told).done_ranges == ((16, 17),)

@@ -544,6 +544,17 @@ def test_a_position_set_over_a_live_holder_is_early() -> None:
     assert [a["kind"] for a in rows(script.history(), "anomalies")] == ["early_takeover"]
 
 
+def test_a_holder_may_set_its_position_at_any_time() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.beat("a", epoch)
+    script.wait(100)
+    script.put(SetPosition, "a", "t", 0, 7, script.version())
+    history = script.history()
+    assert rows(history, "anomalies") == []
+    assert "t" not in {key[1] for key, cell in history.state.cells.items() if cell.holder}
+
+
 def snapshot(script: Script, at: int, **changes: Any) -> SnapshotSeen:
     state = PartitionState(0)
     for offset, value, _ in script.records[:at]:
