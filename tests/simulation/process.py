@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.claimant import Append, Claimant, ClaimState
-from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, decode
+from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, ReleasingPartition, decode
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.world import Observer, World
 from marshal_py.testing import VirtualClock
@@ -64,6 +64,8 @@ class Process:
         """Whether it knew, after its last step, that a twin has fenced it."""
         self.told_to_stop = False
         self.paused_epochs: set[tuple[str, int, int]] = set()
+        self.last_words: set[int] = set()
+        """Epochs that are paused, of which a heartbeat told something: their release comes next."""
         """What it had read the pause of, after its last step: nothing renews that any more."""
         # faults that are armed
         self.freeze_before_send = 0
@@ -300,6 +302,8 @@ class Process:
             self._sends_claim(append.value)
         if self.told_to_stop and kind in (1, 2) and self.user.failed_before_leaving is None:
             sim.checker.fail("silence", f"{self.name} sends a record of type {kind}")
+        if self.last_words:
+            self._sends_last_words(append.value)
         if self.paused_epochs and kind == 2:
             self._sends_beat(append.value)
         if departs > sim.now:
@@ -366,12 +370,17 @@ class Process:
         record = decode(value)
         assert isinstance(record, Heartbeat)
         base = self.world.states[self.claimant.home].base
-        said = {
-            base + at
-            for at in (*record.positions[::2], *(entry.claimed_at for entry in record.metadata))
-        }
-        if said & {epoch for _, _, epoch in self.paused_epochs}:
+        paused = {epoch for _, _, epoch in self.paused_epochs}
+        if paused & {base + at for at in record.positions[::2]}:
             self.sim.checker.fail("a pause ends the storing", f"{self.name} {record}")
+        self.last_words = paused & {base + entry.claimed_at for entry in record.metadata}
+
+    def _sends_last_words(self, value: bytes) -> None:
+        """What is told of a claim that is paused goes right before its release (§5.7)."""
+        record = decode(value)
+        if not isinstance(record, ReleasingPartition) or {record.epoch} != self.last_words:
+            self.sim.checker.fail("a pause ends the storing", f"{self.name} {record}")
+        self.last_words = set()
 
     def _sends_claim(self, value: bytes) -> None:
         record = decode(value)
