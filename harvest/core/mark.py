@@ -256,8 +256,7 @@ class MarkScheduler:
             return []
         if self.state is not State.RUNNING:
             if self.state is State.STOPPING:
-                self._resetting = True
-                return [Reset(tuple([row.id for row in rows]))]
+                return self._reset(event.batch, rows)
             return []  # the next term marks them again
         bad_rows = self.row_filter.find_bad(rows)
         if not bad_rows:
@@ -278,6 +277,11 @@ class MarkScheduler:
         for batch in {id(batch): batch for _, _, batch in again}.values():
             batch.tags.append(self._term.tag(number))
         return True
+
+    def _reset(self, number: int, rows: Sequence[Row]) -> list[Action]:
+        assert self._term is not None
+        self._resetting = True
+        return [Reset(tuple([row.id for row in rows]), self._term.tag(number))]
 
     def _send(self, number: int, rows: Sequence[Row], size: int) -> list[Action]:
         assert self._term is not None
@@ -402,8 +406,7 @@ class MarkScheduler:
         if not rows:
             return []
         if self.state is State.STOPPING:
-            self._resetting = True
-            return [Reset(tuple([row.id for row in rows]))]
+            return self._reset(held.batch, rows)
         if self.state is not State.RUNNING:
             return []
         return self._send(held.batch, rows, payload_bytes(rows))

@@ -162,9 +162,13 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Untag rows that were marked and never sent; answer ResetDone."""
+    """Untag rows that were marked and never sent; answer ResetDone.
+
+    Only those that still carry `tag`, that of their mark: the others are somebody else's by now.
+    """
 
     ids: tuple[int, ...]
+    tag: UUID
 
 
 Action: TypeAlias = Open | Clear | Mark | Send | Purge | Reset | AddDeadLetters | Finish

@@ -26,6 +26,7 @@ from harvest.core.interfaces.mark_store import COUNTED
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes, topic_text
+from harvest.databases.schema import id_is_taken
 
 __all__ = ["PortableDeadLetters"]
 
@@ -38,6 +39,10 @@ INSERT INTO {dead_letters} (id, {columns}, error, waits, dead_lettered_at)
 SELECT id, {columns}, %s, %s, %s FROM {table} WHERE id = %s
 """
 _DELETE: Final = "DELETE FROM {table} WHERE id IN ({ids})"
+_OTHERS: Final = """
+SELECT t.id FROM {table} t JOIN {dead_letters} s ON s.id = t.id
+WHERE t.id IN ({ids}) AND t.create_time <> s.create_time
+"""
 _TAKE: Final = "DELETE FROM {dead_letters} WHERE id IN ({ids})"
 _PUT_BACK: Final = """
 INSERT INTO {table} ({kept}) SELECT {kept} FROM {dead_letters} WHERE id IN ({ids}) ORDER BY id
@@ -119,13 +124,17 @@ class PortableDeadLetters(ABC):
             there = self._all()
             already = {row.id for row in there}
             waiting = _lowest(there)
-            ours = self._ours([row.id for row in rows], term)
+            ids = [row.id for row in rows]
+            ours, others = self._ours(ids, term), self._others(ids)
             moved = []
             for row in sorted(rows, key=lambda row: row.waits):  # first what others may wait for
+                key = ours.get(row.id)
                 if row.id in already:
+                    is_another = row.id in others if term is None else key is not None
+                    if is_another:
+                        raise id_is_taken(row.id, self.name)
                     done.update([] if term else [row.id])
                     continue
-                key = ours.get(row.id)
                 if key is None or (row.waits and waiting.get(key, row.id) >= row.id):
                     continue
                 now = datetime.now(UTC).strftime(_TIME)
@@ -219,7 +228,7 @@ class PortableDeadLetters(ABC):
             if dry_run:
                 return Dropped(len(dropped), 0)
             if mode == "range":
-                self._run_each(_DELETE, sorted(dropped))
+                self._delete_originals(sorted(dropped))
             self._run_each(_TAKE, sorted(dropped))
             blocked, released = set(), []
             for row in self._all():
@@ -256,6 +265,18 @@ class PortableDeadLetters(ABC):
             )
         }
 
+    def _others(self, ids: Sequence[int]) -> set[int]:
+        """Those under which another row is in the outbox: ids were begun anew."""
+        return {
+            row_id
+            for chunk in _chunks(ids)
+            for (row_id,) in self._execute(self._text(_OTHERS, ids=_listed(chunk)))
+        }
+
+    def _delete_originals(self, ids: Sequence[int]) -> None:
+        others = self._others(ids)
+        self._run_each(_DELETE, [row_id for row_id in ids if row_id not in others])
+
     def _selected(self, selection: Selection) -> set[int]:
         condition, given = self._condition(selection)
         statement = self._text(
@@ -283,7 +304,7 @@ class PortableDeadLetters(ABC):
 
     def _put_back(self, ids: Sequence[int], mode: RetryMode) -> None:
         if mode == "range":  # which left the originals in the outbox, below its checkpoint
-            self._run_each(_DELETE, ids)
+            self._delete_originals(ids)
         kept = f"id, {self._both()}" if mode == "mark" else self._both()
         self._run_each(_PUT_BACK, ids, kept)
         self._run_each(_TAKE, ids)

@@ -7,8 +7,10 @@ from typing import Final
 
 from harvest.core.extra_columns import NO_EXTRA, Extra
 from harvest.core.interfaces.mark_store import Finding
+from harvest.core.table_name import TableName
+from harvest.errors import SchemaError
 
-__all__ = ["COLUMNS", "TIMES", "column_findings", "extra_findings"]
+__all__ = ["COLUMNS", "TIMES", "column_findings", "extra_findings", "id_is_taken"]
 
 COLUMNS: Final = (
     "id",
@@ -70,3 +72,12 @@ def column_findings(
         else:
             findings.append(Finding("column", "ok", f"{column} {type_name}"))
     return findings + extra_findings(types, extra)
+
+
+def id_is_taken(id: int, dead_letters: TableName) -> SchemaError:
+    """A row that cannot be published has the id of a dead letter: ids were begun anew."""
+    return SchemaError(
+        f"{dead_letters} has another row with the id {id}, from before ids were begun anew: see "
+        f"`harvest dead-letters list --id {id}`; once it is not needed any more, `harvest "
+        f"dead-letters drop --id {id}` makes room"
+    )

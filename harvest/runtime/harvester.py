@@ -181,6 +181,10 @@ class Harvester:
             self._begin(_LedShard(shard, lease))
         if self._refusals and time.monotonic() < self._stands_again_s:
             return  # who is to put it right needs the claims
+        if time.monotonic() > self._stands_again_s + _REFUSES_S:
+            # Another process leads, and for longer than it takes to find the same.
+            for shard in self._refusals.keys() - self._led.keys():
+                del self._refusals[shard]
         if self._warm_standby and not self._led:
             self._connect_spare()
         leaves = self._candidacy.stand([led.shard for led in self._at_work() if not led.stopping])

@@ -129,7 +129,7 @@ class MarkLeader:
 
     def _reset(self, action: m.Reset) -> m.Event:
         try:
-            self._stores.purger.reset(action.ids)
+            self._stores.purger.reset(action.ids, action.tag)
         except HarvestError as error:
             self._leadership.log.warning("marked rows could not be handed back: %s", error)
         return m.ResetDone()

@@ -26,6 +26,8 @@ __all__ = ["HarvesterState", "Health", "Monitor", "Probes"]
 _LOG: Final = logging.getLogger("harvest")
 _STUCK_S: Final = 15.0
 """So long a leader may take to open the sink, or to recover, before it counts as ill."""
+_ANSWER_S: Final = 60.0
+"""So long a server may neither answer nor fail: nobody asks anything else meanwhile."""
 _COUNT_EVERY_S: Final = 15.0
 _COUNT_SHARE: Final = 20
 """Counting the backlog reads the table: it may take up at most one part in so many of the time."""
@@ -110,6 +112,8 @@ class Monitor:
         self._problems: tuple[str, ...] = ("not checked yet",)
         self.reachable: dict[str, bool] = {}
         """Whether `database` and `kafka` answered when they were last asked."""
+        self._asking: tuple[str, float] | None = None
+        """What is asked now, and since when."""
         self._count_at_s = float("-inf")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="harvest-monitor", daemon=True)
@@ -134,6 +138,9 @@ class Monitor:
         """How it was when it was last looked at; whether a leader works, as it is now."""
         state = self._harvester.state
         problems = list(self._problems)
+        asking = self._asking
+        if asking is not None and time.monotonic() > asking[1] + _ANSWER_S:
+            problems.append(f"{asking[0]}: there is no answer for more than {_ANSWER_S:.0f} s")
         if self._harvester.refusal is not None:
             problems.append(f"nothing is published: {self._harvester.refusal}")
         if state == "stopped":
@@ -193,6 +200,7 @@ class Monitor:
             ("holders", self._ask_holders),
             ("table", self._count),
         ):
+            self._asking = name, time.monotonic()
             try:
                 probe()
                 answered = True
@@ -203,6 +211,7 @@ class Monitor:
                     self.backlog = self.dead_letters = None
             if name in ("database", "kafka"):
                 self.reachable[name] = answered
+        self._asking = None
         self._problems = tuple(problems)
 
     def _ask_holders(self) -> None:

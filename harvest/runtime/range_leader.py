@@ -127,7 +127,11 @@ class RangeLeader:
         ):
             self._saved, self._saved_s = committed, now_s
             self._saving.put(committed)
-        if self._tools.maintain is not None and now_s > self._maintained_s + _MAINTAIN_S:
+        # Only of the database that it was: in another one, what is below the position may be other
+        # rows, which nobody has published.
+        is_working = self.scheduler.state is r.State.RUNNING
+        is_due = is_working and now_s > self._maintained_s + _MAINTAIN_S
+        if self._tools.maintain is not None and is_due:
             self._maintained_s = now_s
             self._maintenance.put(None)
 

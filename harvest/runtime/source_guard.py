@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import threading
 import time
 from dataclasses import replace
 from typing import Final, Protocol
@@ -52,6 +53,8 @@ class SourceGuard:
         self._exact = exact
         self._source: Source | None = None
         self._log = 0
+        """How far the log had come when rows were last seen; `_seen_up_to` raises it."""
+        self._log_lock = threading.Lock()
         self._looked_s = 0.0
         self._saved_s = 0.0
         self._busy = False
@@ -85,6 +88,7 @@ class SourceGuard:
         `SinkUnavailable`.
         """
         self._source = None
+        self._log = 0
         problem = registration_problem(self._registered(), self._registration)
         if problem is not None:
             raise DatabaseChanged(
@@ -127,7 +131,7 @@ class SourceGuard:
         self.row = row or self.row
         self._unchecked = self._unchecked or row
         if self._exact:
-            self._log = max(self._log, store.log_end())
+            self._seen_up_to(store.log_end())
 
     def fits(self, store: SourceStore) -> bool:
         """Whether the connection of `store` leads to the database that this term began with."""
@@ -168,10 +172,16 @@ class SourceGuard:
     def _visit(self) -> None:
         self._busy = False
         source = self._store.visit(secrets.token_hex(8))
-        self._source, self._log = source, source.log
+        self._source = source
+        self._seen_up_to(source.log)
         self._looked_s = time.monotonic()
         self._save(source)
         self._saved_s = self._looked_s
+
+    def _seen_up_to(self, log: int) -> None:
+        """Another thread may have seen more since the database was asked."""
+        with self._log_lock:
+            self._log = max(self._log, log)
 
     def _save(self, source: Source, *, wait: bool = False) -> None:
         row_id, row = self._unchecked or self.row or (0, "")

@@ -215,10 +215,10 @@ class MemoryMarkStore(MemorySources):
                 del committed[id]
             return len(gone)
 
-    def reset(self, ids: Sequence[int]) -> int:
+    def reset(self, ids: Sequence[int], tag: UUID) -> int:
         """See `MarkStore.reset`."""
         with self._statement() as committed:
-            found = [committed[id] for id in ids if id in committed]
+            found = [committed[id] for id in ids if id in committed and committed[id].tag == tag]
             for stored in found:
                 stored.tag = None
             return len(found)

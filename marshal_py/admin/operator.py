@@ -64,7 +64,11 @@ class Operator:
         self._skew_ms = cold_start_skew_ms
         self._connect_timeout_s = connect_timeout_s
         self._reader = LogReader(
-            kafka, topic=topic, snapshot_topic=snapshot_topic, compare_snapshots=False
+            kafka,
+            topic=topic,
+            snapshot_topic=snapshot_topic,
+            compare_snapshots=False,
+            is_polled=False,
         )
         self._writer = LogWriter(
             kafka, topic=topic, snapshot_topic=snapshot_topic, timeout_ms=5_000

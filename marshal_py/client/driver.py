@@ -420,7 +420,7 @@ class Driver:
 
     def _check_reading(self) -> None:
         """Raise `Truncated` if nothing comes of the log though there is something (§7.1)."""
-        ends = self._writer.ends
+        ends = dict(self._writer.ends)  # others may add to it meanwhile
         places = {p: self.world.states[p].next_offset for p in ends}
         p = self._unread.look(ends, places, time.monotonic())
         if p is not None:

@@ -290,4 +290,4 @@ def read_to_end(
             elif error.code() in FINAL:
                 raise BrokerUnavailable(f"reading {topic!r}: {error.str()}")
     finally:
-        consumer.close()
+        close_consumer(consumer)

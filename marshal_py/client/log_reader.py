@@ -112,6 +112,8 @@ class LogReader:
     - `gather_ms`: how long a broker may gather records before it answers; 0: it answers at once.
     - `needs`: the rights that `AccessDenied` names where the brokers hide a topic.
     - `admin`: asks for the topic's id; closed with the reader. By default one of its own.
+    - `is_polled`: whether it is polled all the time. If not, nobody knows whether its Kafka client
+      hangs: what that has to tell would pile up.
 
     It is long because replay, tail and recovery from a truncation are one pass over one Kafka
     consumer, and share where each partition is; what could be told apart is in `log_metadata` and
@@ -133,6 +135,7 @@ class LogReader:
         needs: tuple[str, ...] = ("Read", "Write"),
         gather_ms: int = 0,
         admin: AdminOnDemand | None = None,
+        is_polled: bool = True,
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
@@ -178,6 +181,7 @@ class LogReader:
         self._was_assigned = False
         """Whether this consumer was ever assigned the topic."""
         self._gather_ms = gather_ms
+        self._is_polled = is_polled
         self._connect(WAIT_MS)
         self._last_value: list[bytes | None] = []
         self._ends: dict[int, int] = {}
@@ -193,7 +197,8 @@ class LogReader:
 
     def _connect(self, wait_ms: int) -> None:
         """Make the consumer. A fetch to which there is no answer waits for `wait_ms`."""
-        errors, self._pulse = ConnectionErrors(), Pulse({})
+        errors = ConnectionErrors()
+        self._pulse = Pulse({} if self._is_polled else {"statistics.interval.ms": 0})
         least_bytes = 1
         if self._gather_ms:
             wait_ms, least_bytes = min(wait_ms, self._gather_ms), GATHERED_BYTES

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from marshal_py.errors import ConfigurationError
+
 __all__ = ["PULSE_S", "Pulse"]
 
 EVERY_MS: Final = 10_000
@@ -23,10 +25,12 @@ class Pulse:
 
     Two threads of librdkafka can come to wait for each other for ever (its issue 5476): then the
     consumer brings nothing and says nothing, while this client holds its partitions.
+
+    Raises `ConfigurationError`.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        every_ms = int(config.get("statistics.interval.ms", EVERY_MS))
+        every_ms = _whole(config.get("statistics.interval.ms", EVERY_MS))
         self.limit_s = max(PULSE_S, 3 * every_ms / 1000) if every_ms else float("inf")
         self._program = config.get("stats_cb") if "statistics.interval.ms" in config else None
         self._waited_s = self._looked_s = 0.0
@@ -43,3 +47,11 @@ class Pulse:
         self._waited_s += min(now_s - self._looked_s, _MOST_S)
         self._looked_s = now_s
         return self._waited_s > self.limit_s
+
+
+def _whole(every_ms: object) -> int:
+    if isinstance(every_ms, int | str) and str(every_ms).isdecimal():
+        return int(every_ms)
+    raise ConfigurationError(
+        f"statistics.interval.ms = {every_ms!r} must be a whole number of milliseconds; 0: none"
+    )

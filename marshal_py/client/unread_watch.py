@@ -20,6 +20,8 @@ class UnreadWatch:
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
+        self._ends: dict[int, tuple[int, float]] = {}
+        """And since when it is so."""
         self._places: dict[int, int] = {}
         self._waited_s: dict[int, float] = {}
         self._looked_s = 0.0
@@ -27,18 +29,24 @@ class UnreadWatch:
     def look(self, ends: Mapping[int, int], places: Mapping[int, int], now_s: float) -> int | None:
         """Return a partition of which nothing has come for `limit_s` though there is more; or None.
 
-        `ends`: the offset behind what is known to be there. `places`: the next offset to read.
+        `ends`: the offset behind what is known to be there. `places`: the next offset to read. Time
+        in which the brokers take nothing either does not count: nobody is served then.
         """
         passed_s = min(now_s - self._looked_s, _MOST_S)
         self._looked_s = now_s
         for p, end in ends.items():
             place = places[p]
+            known, grown_s = self._ends.get(p, (-1, now_s))
+            if known != end:
+                grown_s = now_s
+                self._ends[p] = end, now_s
             if place >= end:
                 self._places.pop(p, None)
             elif place != self._places.get(p):
                 self._places[p], self._waited_s[p] = place, 0.0
             else:
-                self._waited_s[p] += passed_s
+                if now_s - grown_s <= self.limit_s / 2:
+                    self._waited_s[p] += passed_s
                 if self._waited_s[p] > self.limit_s:
                     return p
         return None

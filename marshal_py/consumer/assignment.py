@@ -223,6 +223,7 @@ class Assignment:
             self._looked_at_ends_s, self._delivery.is_behind = now_s, False
             if not self._is_text:
                 self._positions.request_ends(list(self._fetcher.active.values()))
+        self._fetcher.hear()
         self._look_for_a_twin(now_s)
         self._look_again_s = self._claims.round(now_s)
 

@@ -65,6 +65,10 @@ RANGES_WAIT_S: Final = 0.005
 CONNECT_S: Final = 1.0
 """Leaders that have not answered at the start by then are connected to when they are needed."""
 
+HEAR_S: Final = 300.0
+"""While nobody fetches, as a handler takes hours, say, what the Kafka client has to tell (`Pulse`)
+is taken in so often: librdkafka keeps it all."""
+
 LOOK_S: Final = 5.0
 """`look` waits for an answer so long."""
 
@@ -125,9 +129,13 @@ class Fetcher:
         self._lock = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._commanded = threading.Event()
+        self._heard_s = 0.0
+        """When the Kafka client could tell something for the last time."""
         self._moved_s = 0.0
         """When something was fetched or asked for the last time."""
         self._is_closed = False
+        self._is_left = False
+        """Whether nobody has closed the Kafka consumer, as it was being used."""
         self._is_interrupted = False
 
     @property
@@ -155,6 +163,7 @@ class Fetcher:
         """Connect."""
         self._kafka = connect(KafkaConsumer, self._config, self._errors)
         self._is_closed = False  # a start that failed may be tried again
+        self._heard_s = time.monotonic()
 
     def close(self) -> None:
         """Disconnect. What was asked for and is not done is forgotten, and nothing more comes.
@@ -162,9 +171,16 @@ class Fetcher:
         Whoever iterates in another thread may fetch once more, and finds nothing.
         """
         self.interrupt()
-        if not self._lock.acquire(timeout=CLOSE_S):  # whoever fetches hangs
-            self._is_closed = True
-            close_consumer(self._kafka)
+        if not self._lock.acquire(timeout=CLOSE_S):
+            # Whoever fetches hangs, and closes it, should that end: confluent-kafka does not keep
+            # one thread from freeing what another one uses.
+            self._is_closed = self._is_left = True
+            self._log.error(
+                "%s: the Kafka client that fetches messages is not free to be closed within %g s; "
+                "it is left behind",
+                self._client_id,
+                CLOSE_S,
+            )
             return
         try:
             self._is_closed = True
@@ -192,33 +208,73 @@ class Fetcher:
         with self._lock:
             if self._is_closed:
                 return 0
+            self._heard_s = time.monotonic()
             before = len(self._fetched)
             self._run_commands()
             found = len(self._fetched) - before  # what was fetched before it was ours
             if found > 0:
                 return found
-            if wait_s and self.active:
-                message = self._await_message(wait_s)
-                messages = [] if message is None else [message]
-                if messages and most > 1:  # more have come with it
-                    messages += self._kafka.consume(min(most, self.batch_size) - 1, 0)
-            else:
-                messages = self._kafka.consume(min(most, self.batch_size), 0)
-            if messages:
-                self._moved_s = time.monotonic()
-                self._again.clear()
-                self._sort_out(messages)
+            messages = self._take(most, wait_s)
+        if self._is_left:
+            close_consumer(self._kafka)
+            return 0
         if self._pulse.stopped(time.monotonic()):
-            raise MarshalError(
+            hangs = MarshalError(
                 f"the Kafka client that fetches messages hangs: it gave no sign of life for "
                 f"{self._pulse.limit_s:g} s. Close this consumer, and start another"
             )
+            self._wakeup.fail(hangs)
+            raise hangs
         self._run_commands_if_free()
         if wait_s and not messages and not self.active:
             # Not in `poll`, under the lock: the first partition shall not wait for its end.
             self._await_command(wait_s)
         self._is_interrupted = False  # last: whoever fetches looks at everything now
         return len(messages)
+
+    def hear(self) -> None:
+        """Take in what the Kafka client has to tell if nobody has fetched for a while (`HEAR_S`).
+
+        A message comes with it, which goes out when its turn comes.
+        """
+        is_due = time.monotonic() - self._heard_s > HEAR_S
+        if not is_due or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if not self._is_closed:
+                self._heard_s = time.monotonic()
+                self._take(1, 0.0)
+        finally:
+            self._lock.release()
+        self._run_commands_if_free()
+
+    def _take(self, most: int, wait_s: float) -> list[Any]:
+        before = len(self._fetched)
+        try:
+            messages = self._ask(most, wait_s)
+            if messages:
+                self._moved_s = time.monotonic()
+                self._again.clear()
+                self._sort_out(messages)
+        except BaseException:
+            # Ctrl-C, or a callback of the program: confluent-kafka drops what it has taken.
+            for run in list(self._fetched)[before:]:  # these are not lost
+                part = run.part
+                part.last_end = part.fetched = run.end
+                part.read_to = max(part.read_to, run.end)
+            self._commands.appendleft(self._read_again)
+            raise
+        return messages
+
+    def _ask(self, most: int, wait_s: float) -> list[Any]:
+        if wait_s and self.active:
+            message = self._await_message(wait_s)
+            messages = [] if message is None else [message]
+            if messages and most > 1:  # more have come with it
+                messages += self._kafka.consume(min(most, self.batch_size) - 1, 0)
+        else:
+            messages = self._kafka.consume(min(most, self.batch_size), 0)
+        return messages
 
     def _await_message(self, wait_s: float) -> Any:
         """Return a message, None when none comes in time or there is something else to do."""
@@ -341,7 +397,7 @@ class Fetcher:
             kafka.assign([where])
             return kafka.poll(LOOK_S)
         finally:
-            kafka.close()
+            close_consumer(kafka)
 
     def leave(self, source: tuple[str, int]) -> None:
         """Fetch nothing more of a partition whose ranges were fetched."""
@@ -377,32 +433,41 @@ class Fetcher:
         leaders of a topic made anew, whose epochs begin at 0: it would fetch nothing more.
         """
 
-        def replace() -> None:
-            streams = list(self._streams.values())
-            for stream in streams:
-                stream.stop(self._kafka)
-                if stream.source[0] in renewed:
-                    stream.renew()
+        def reconnect() -> None:
             for at in self._kafka.position([TopicPartition(*key) for key in self._assigned]):
                 key = (at.topic, at.partition)
                 if at.offset >= 0:  # the offset behind the last message that it brought
                     self._assigned[key] = at.offset
                 if at.topic in renewed:
                     self.active[key].epochs = LeaderEpochs()
-            close_consumer(self._kafka)
-            self._kafka = connect(KafkaConsumer, self._config, self._errors)
-            self._kafka.incremental_assign(
-                [
-                    self._unverified.place(key, offset, self.active[key].epochs)
-                    for key, offset in self._assigned.items()
-                ]
-            )
-            idle = [part for key in self._assigned if not (part := self.active[key]).wants_messages]
-            self._kafka.pause([TopicPartition(*part.key) for part in idle])
-            for stream in streams:
-                self._follow(stream)
+            self._replace(renewed)
 
-        self._command(replace)
+        self._command(reconnect)
+
+    def _read_again(self) -> None:
+        """Have what a fetch had taken when it raised come once more."""
+        for key, offset in self._assigned.items():
+            self._assigned[key] = max(offset, self.active[key].last_end)
+        self._replace()
+
+    def _replace(self, renewed: Collection[str] = ()) -> None:
+        streams = list(self._streams.values())
+        for stream in streams:
+            stream.stop(self._kafka)
+            if stream.source[0] in renewed:
+                stream.renew()
+        close_consumer(self._kafka)
+        self._kafka = connect(KafkaConsumer, self._config, self._errors)
+        self._kafka.incremental_assign(
+            [
+                self._unverified.place(key, offset, self.active[key].epochs)
+                for key, offset in self._assigned.items()
+            ]
+        )
+        idle = [part for key in self._assigned if not (part := self.active[key]).wants_messages]
+        self._kafka.pause([TopicPartition(*part.key) for part in idle])
+        for stream in streams:
+            self._follow(stream)
 
     def _command(self, command: Callable[[], None]) -> None:
         """Have `command` use the Kafka consumer, in the order given, and never during a fetch.

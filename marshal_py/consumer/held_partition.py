@@ -123,7 +123,7 @@ class Run:
 class Runs(deque[Run]):
     """Runs in a row, which knows how many messages they are, and of about how many bytes.
 
-    Only the loop changes it. Others may copy it.
+    Only the loop changes it, but others may add to its end. They may copy it, too.
     """
 
     def __init__(self) -> None:
@@ -174,11 +174,13 @@ class Runs(deque[Run]):
         if run.bytes < 0:
             some = run.messages[:: 1 + len(run.messages) // SAMPLE]
             run.bytes = sum(map(len, some)) * len(run.messages) // len(some)
-        self.total += len(run.messages)
+        count = len(run.messages)  # first: another thread may come in between
+        self.total += count
         self.total_bytes += run.bytes
 
     def _out(self, run: Run) -> Run:
-        self.total -= len(run.messages)
+        count = len(run.messages)
+        self.total -= count
         self.total_bytes -= run.bytes
         return run
 

@@ -16,7 +16,7 @@ from harvest.core.interfaces.dead_letter_store import DeadLetterTable, Dropped, 
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.registry import Database, database
-from harvest.errors import StoreUnavailable, TableMissing
+from harvest.errors import SchemaError, StoreUnavailable, TableMissing
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
 from harvest.sinks.kafka.refusals import advice
@@ -105,6 +105,21 @@ def test_a_row_of_another_leader_is_left_alone(world: World) -> None:
     assert world.dead_letters.count() == 0
 
 
+def test_a_row_that_came_under_the_id_of_one_that_is_aside_is_lost_to_nobody(world: World) -> None:
+    """Ids were begun anew, which mark mode allows. Either row may be what somebody waits for."""
+    old, new = world.insert("1"), world.insert("2", topic="u")
+    world.mark()
+    assert world.dead_letters.add([BadRow(old, "bad")], TERM) == {old}
+    with world.tables.transaction() as connection:
+        connection.cursor().execute(f"UPDATE outbox SET id = {old} WHERE id = {new}")
+    with pytest.raises(SchemaError, match=rf"dead-letters drop --id {old}`"):
+        world.dead_letters.add([BadRow(old, "bad, too")], TERM)
+    assert [row.topic for row in world.dead_letters.rows(ALL, 10)] == ["t"]
+    assert world.mark(OTHER) == [old]
+    assert world.dead_letters.drop(Selection(ids=(old,)), mode="mark") == Dropped(1, 0)
+    assert world.dead_letters.add([BadRow(old, "bad, too")], OTHER) == {old}
+
+
 def test_keys_that_only_look_alike_do_not_wait_for_each_other(world: World) -> None:
     plain, spaced, large = world.insert("k"), world.insert("k "), world.insert("K")
     world.mark()
@@ -187,6 +202,33 @@ def test_range_mode_keeps_nothing_in_the_outbox_that_was_never_published(world: 
     assert there[0] == kept
     assert len(there) == 3  # and, under new ids, those that were retried and released
     assert world.dead_letters.count() == 0
+
+
+def begun_anew(world: World) -> int:
+    """The id of a dead letter of range mode, under which another row has come to the outbox."""
+    old = world.insert("1")
+    world.dead_letters.add([BadRow(old, "bad")], None)
+    new = world.insert("2", topic="u")
+    with world.tables.transaction() as connection:
+        cursor = connection.cursor()
+        cursor.execute(f"DELETE FROM outbox WHERE id = {old}")
+        changed = f"id = {old}, create_time = '2001-02-03 04:05:06'"
+        cursor.execute(f"UPDATE outbox SET {changed} WHERE id = {new}")
+    return old
+
+
+def test_range_mode_takes_no_row_for_another_that_had_its_id(world: World) -> None:
+    row = begun_anew(world)
+    with pytest.raises(SchemaError, match=rf"dead-letters drop --id {row}`"):
+        world.dead_letters.add([BadRow(row, "bad, too")], None)
+    assert world.dead_letters.retry(ALL, mode="range") == 1
+    assert len(world.mark()) == 2, "that which has the id now was deleted"
+
+
+def test_a_row_that_is_dropped_takes_no_other_with_it_that_has_its_id(world: World) -> None:
+    row = begun_anew(world)
+    assert world.dead_letters.drop(ALL, mode="range") == Dropped(1, 0)
+    assert world.mark() == [row]
 
 
 def test_what_is_retried_is_as_it_was_with_what_waits_behind_it(world: World) -> None:

@@ -149,8 +149,18 @@ def test_reset_frees_rows_for_the_same_term(bench: StoreBench) -> None:
     ids = insert(bench, 2)
     store = bench.store()
     store.mark(TERM, 0, 10, LONG_MS)
-    assert store.reset([ids[1], 10**9]) == 1
+    assert store.reset([ids[1], 10**9], TERM.tag(0)) == 1
     assert [row.id for row in store.mark(TERM, 1, 10, LONG_MS)] == [ids[1]]
+
+
+def test_reset_leaves_what_others_have_marked_since(bench: StoreBench) -> None:
+    """Perhaps it is published, and not purged yet: without its tag it would be published again."""
+    ids = insert(bench, 3)
+    store, successor = bench.store(), bench.store()
+    store.mark(TERM, 0, 10, LONG_MS)
+    successor.mark(OTHER, 0, 2, LONG_MS)
+    assert store.reset(ids, TERM.tag(0)) == 1
+    assert successor.purge(ids, [OTHER.tag(0)]) == 2
 
 
 def test_clear_deletes_exactly_the_rows_tagged_up_to_the_batch(bench: StoreBench) -> None:

@@ -187,7 +187,7 @@ class Producer:
         del timeout_s
         self._kafka.call()
         if self._committed:
-            if not self._kafka.happens("the commit takes too long again"):
+            if not self._kafka.happens("the commit takes too long again", 3.0):
                 self._state, self._committed = "idle", False
                 return
             raise _error(KafkaError._TIMED_OUT, retriable=True)

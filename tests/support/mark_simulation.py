@@ -192,9 +192,9 @@ class Leader:
                     return m.DeadLettersAdded(self.dead_letters.add(rows, term), self.waiting())
                 except StoreUnavailable:
                     return m.AddFailed()
-            case m.Reset(ids):
+            case m.Reset(ids, tag):
                 with contextlib.suppress(StoreUnavailable):
-                    store.reset(ids)
+                    store.reset(ids, tag)
                 return m.ResetDone()
         raise AssertionError(action)
 

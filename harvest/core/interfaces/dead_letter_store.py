@@ -70,6 +70,8 @@ class DeadLetterStore(Protocol):
         Mark mode gives its `term`: a row that carries a tag of it is moved, another is left alone,
         for it is another leader's to judge. Range mode gives None: rows are copied. A row that only
         waits is left alone when no earlier row of its key is a dead letter any more.
+
+        Raises `SchemaError` where a row would be moved whose id another dead letter has.
         """
 
     def waiting_keys(self) -> Mapping[Key, int]:

@@ -88,8 +88,11 @@ class MarkStore(SourceStore, Protocol):
     def clear(self, checkpoint: Checkpoint) -> int:
         """Delete the rows that `checkpoint` says are published; return how many there were."""
 
-    def reset(self, ids: Sequence[int]) -> int:
-        """Remove the tags of the rows; return how many were there."""
+    def reset(self, ids: Sequence[int], tag: UUID) -> int:
+        """Remove the tags of the rows that carry `tag`; return how many there were.
+
+        Who was paused does not take away what its successor has marked, and perhaps published.
+        """
 
     def ping(self) -> None:
         """Ask for an answer, and do nothing else."""

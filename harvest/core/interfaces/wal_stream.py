@@ -62,6 +62,7 @@ class WalSource(Protocol):
         None if some were not published within two seconds: try again later.
 
         `published`: all rows of transactions whose commit record begins below it are, by now.
+        Raises `StoreUnavailable` if the log ends before that: it is another one.
         """
 
     def cancel(self) -> None:

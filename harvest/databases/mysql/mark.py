@@ -41,7 +41,7 @@ FROM {table} FORCE INDEX (PRIMARY) WHERE {within} AND leader_id = %s ORDER BY id
 """
 _PURGE: Final = "DELETE FROM {table} WHERE {within} AND leader_id IN %s"
 _DELETE: Final = "DELETE FROM {table} WHERE {within}"
-_RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE {within}"
+_RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE {within} AND leader_id = %s"
 _CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s"
 _BACKLOG: Final = """
 SELECT COUNT(*), COUNT(leader_id),
@@ -97,9 +97,9 @@ class MysqlMarkStore(MysqlSources):
         parameters = (checkpoint.low_id, checkpoint.high_id, first.bytes, last.bytes)
         return self._change(self._sql(_CLEAR), parameters)
 
-    def reset(self, ids: Sequence[int]) -> int:
+    def reset(self, ids: Sequence[int], tag: UUID) -> int:
         """See `MarkStore.reset`."""
-        return self._each(_RESET, ids)
+        return self._each(_RESET, ids, (tag.bytes,))
 
     def backlog(self) -> Backlog:
         """See `MarkStore.backlog`."""

@@ -28,6 +28,7 @@ from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.attempts import attempts_name
 from harvest.databases.postgres.table import PostgresTable, UnreadableRows, readable, topic_of
+from harvest.databases.schema import id_is_taken
 from harvest.errors import SchemaError, TableMissing
 
 __all__ = ["PostgresDeadLetters"]
@@ -62,7 +63,16 @@ moved AS (
   RETURNING t.id, {t_columns}, given.error, %(waits)s::bool, clock_timestamp()
 )
 INSERT INTO {dead_letters} (id, {columns}, error, waits, dead_lettered_at)
-SELECT * FROM moved ON CONFLICT (id) DO NOTHING RETURNING id
+SELECT * FROM moved RETURNING id
+"""
+_TAKEN: Final = """
+SELECT t.id FROM {table} t JOIN {dead_letters} s ON s.id = t.id
+WHERE t.id = ANY (%(ids)s) AND t.leader_id BETWEEN %(first)s AND %(last)s ORDER BY 1 LIMIT 1
+"""
+# Of a row that is copied, its copy may be there already.
+_TAKEN_BY_ANOTHER: Final = """
+SELECT t.id FROM {table} t JOIN {dead_letters} s ON s.id = t.id
+WHERE t.id = ANY (%(ids)s) AND t.create_time <> s.create_time ORDER BY 1 LIMIT 1
 """
 _COPY: Final = """
 WITH given AS (SELECT * FROM unnest(%(ids)s::bigint[], %(errors)s::text[]) AS g (id, error)),
@@ -98,7 +108,8 @@ _BUT_DELIVERED: Final = """
   AND NOT (a.delivered IS NOT NULL AND EXISTS (SELECT FROM {table} t WHERE t.id = a.id))
 """
 _UNPUBLISHED: Final = """
-DELETE FROM {table} WHERE id IN (SELECT s.id FROM {dead_letters} s WHERE {condition})
+DELETE FROM {table} t USING {dead_letters} s
+WHERE t.id = s.id AND t.create_time = s.create_time AND {condition}
 """
 _TAKE: Final = "DELETE FROM {dead_letters} s WHERE {condition}"
 _PUT_BACK: Final = """
@@ -168,6 +179,9 @@ class PostgresDeadLetters(PostgresTable):
                     "first": term and term.first,
                     "last": term and term.last,
                 }
+                taken = _TAKEN_BY_ANOTHER if term is None else _TAKEN
+                for (id,) in self._execute(self._format(taken), given).fetchall():
+                    raise id_is_taken(id, self.name)
                 behind = sql.SQL(
                     "EXISTS (SELECT FROM {dead_letters} s WHERE {same} AND s.id < t.id)"
                 ).format(dead_letters=self._dead_letters, same=self._same_key("s", "t"))

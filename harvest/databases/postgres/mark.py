@@ -54,7 +54,9 @@ _PURGE: Final = """
 DELETE FROM {table} WHERE id = ANY (%s::bigint[]) AND leader_id = ANY (%s::uuid[])
 """
 _DELETE: Final = "DELETE FROM {table} WHERE id = ANY (%s::bigint[])"
-_RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE id = ANY (%s::bigint[])"
+_RESET: Final = """
+UPDATE {table} SET leader_id = NULL WHERE id = ANY (%s::bigint[]) AND leader_id = %s
+"""
 _CLEAR: Final = """
 DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s
 """
@@ -152,9 +154,9 @@ class PostgresMarkStore(PostgresSources):
         parameters = (checkpoint.low_id, checkpoint.high_id, first, last)
         return self._execute(self._sql(_CLEAR), parameters).rowcount
 
-    def reset(self, ids: Sequence[int]) -> int:
+    def reset(self, ids: Sequence[int], tag: UUID) -> int:
         """See `MarkStore.reset`."""
-        return self._execute(self._sql(_RESET), (list(ids),)).rowcount
+        return self._execute(self._sql(_RESET), (list(ids), tag)).rowcount
 
     def backlog(self) -> Backlog:
         """See `MarkStore.backlog`."""

@@ -30,6 +30,11 @@ _CONNECT_DEFAULTS: Final = {
     "application_name": "harvest",
     "connect_timeout": "10",
     "tcp_user_timeout": "10000",  # milliseconds; a dead network must not hang a harvester
+    # That is about what was sent. Whoever waits for an answer of a server that is gone sends
+    # nothing, and the kernel would ask after two hours.
+    "keepalives_idle": "10",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
 }
 _ALWAYS: Final = {"client_encoding": "UTF8"}  # as Kafka's records have it, whatever the database's
 _SESSION: Final = {  # whatever the database is set to

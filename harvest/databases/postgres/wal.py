@@ -182,10 +182,14 @@ class PostgresWalSource(PostgresTable):
         What a snapshot shows was committed before the log's end as it was right after; once
         `published` has passed that, all rows of the snapshot are published. So no list of rows is
         needed, and what a killed leader left behind is deleted, too.
+
+        A log that ends before what is published is another one: that of a replica which was
+        promoted without the last commits. What was committed there since is published by nobody.
         """
         if self.options.source == "message" or self.options.purge != "delete":
             return 0
         connection = self._connected()
+        already = published()
         try:
             with connection.transaction():
                 connection.execute(
@@ -199,8 +203,14 @@ class PostgresWalSource(PostgresTable):
                 ).fetchone()
                 if found is None or not found[0]:
                     return 0
+                end = int(found[1])
+                if end < already:
+                    raise StoreUnavailable(
+                        f"the database has gone back in time: its log ends at {format_lsn(end)}, "
+                        f"and rows are published up to {format_lsn(already)}"
+                    )
                 deadline = time.monotonic() + _PURGE_WAIT_S
-                while published() < int(found[1]):
+                while published() < end:
                     if time.monotonic() > deadline:
                         return None
                     time.sleep(_RETRY_S)

@@ -33,7 +33,9 @@ DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))
   AND hex(leader_id) IN (SELECT value FROM json_each(?))
 """
 _DELETE: Final = "DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))"
-_RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE id IN (SELECT value FROM json_each(?))"
+_RESET: Final = """
+UPDATE {table} SET leader_id = NULL WHERE id IN (SELECT value FROM json_each(?)) AND leader_id = ?
+"""
 _CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN ? AND ? AND leader_id BETWEEN ? AND ?"
 _BACKLOG: Final = """
 SELECT count(*), count(leader_id),
@@ -87,9 +89,9 @@ class SqliteMarkStore(SqliteSources):
         parameters = (checkpoint.low_id, checkpoint.high_id, first.bytes, last.bytes)
         return self._change(self._sql(_CLEAR), parameters)
 
-    def reset(self, ids: Sequence[int]) -> int:
+    def reset(self, ids: Sequence[int], tag: UUID) -> int:
         """See `MarkStore.reset`."""
-        return self._change(self._sql(_RESET), (json.dumps(list(ids)),))
+        return self._change(self._sql(_RESET), (json.dumps(list(ids)), tag.bytes))
 
     def backlog(self) -> Backlog:
         """See `MarkStore.backlog`."""

@@ -115,6 +115,9 @@ class KafkaDestination:
             failure = live.produce(topic, row, headers, self._endpoint.timeout_ms / 1000)
         except KafkaException as error:
             failure = error.args[0]
+        except SystemError as error:  # confluent-kafka raises one over a producer that is given up
+            why = f"the producer has given up: {error.__cause__ or error}"
+            failure = KafkaError(KafkaError._FATAL, why, fatal=True)
         if failure is not None and failure.fatal():
             self._discard(live)
         return failure

@@ -149,18 +149,25 @@ def missing_topics(producer: Producer, topics: set[str]) -> dict[str, KafkaError
     A broker that does not answer has no opinion. Brokers that make topics by themselves do so now.
     """
     missing: dict[str, KafkaError] = {}
-    for topic in sorted(topics):
-        deadline = time.monotonic() + _APPEARS_WITHIN_S
-        while True:
+    left, until_s = sorted(topics), float("inf")
+    while left:
+        is_last = time.monotonic() > until_s
+        again = []
+        for topic in left:
             try:
                 found = producer.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].error
             except KafkaException:
                 return missing
             if found is None or found.code() not in _LASTING:
-                break
-            if found.code() not in _UNKNOWN or time.monotonic() > deadline:
+                continue
+            if found.code() not in _UNKNOWN or is_last:
                 missing[topic] = found
-                break
+            else:
+                again.append(topic)
+        left = again
+        if until_s == float("inf"):  # all were asked once
+            until_s = time.monotonic() + _APPEARS_WITHIN_S
+        if left:
             time.sleep(_ASK_AGAIN_S)
     return missing
 

@@ -1400,7 +1400,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "what comes again counts when it comes",
         f"{CONSUMER}.fetcher",
         f"{OF_CONSUMER}/test_fetcher.py::test_what_a_later_leader_has_is_passed_on_when_kafka_has_compared",
-        ("Fetcher.fetch", "self._again.clear()", "pass"),
+        ("Fetcher._take", "self._again.clear()", "pass"),
     ),
     noticed(
         "epochs of a topic mean nothing in another of that name",
@@ -1413,7 +1413,7 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{CONSUMER}.fetcher",
         f"{OF_CONSUMER}/test_fetcher.py::test_a_client_that_takes_over_compares_the_epochs_of_topics_that_are_the_same",
         (
-            "Fetcher.reconnect",
+            "Fetcher._replace",
             "self._unverified.place(key, offset, self.active[key].epochs)",
             "TopicPartition(*key, offset)",
         ),
@@ -1434,7 +1434,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "a look ends with its client",
         f"{CONSUMER}.fetcher",
         f"{OF_CONSUMER}/test_fetcher.py::test_a_look_is_taken_with_a_client_of_its_own_which_ends_with_it",
-        ("Fetcher.look", "kafka.close()", "pass"),
+        ("Fetcher.look", "close_consumer(kafka)", "pass"),
     ),
     noticed(
         "a slot from before a loss is looked after",
@@ -2040,10 +2040,10 @@ COORDINATION: tuple[Noticed, ...] = (
         ("UnreadWatch.look", "min(now_s - self._looked_s, _MOST_S)", "now_s - self._looked_s"),
     ),
     noticed(
-        "a log that is read to its end may bring nothing",
+        "brokers that take nothing owe nothing",
         f"{CLIENT}.unread_watch",
-        f"{OF_CLIENT}/test_unread_watch.py::test_a_partition_that_is_read_to_its_end_may_bring_nothing_for_ever",
-        ("UnreadWatch.look", "if place >= end:", "if place > end:"),
+        f"{OF_CLIENT}/test_unread_watch.py::test_while_the_brokers_take_nothing_they_owe_nothing",
+        ("UnreadWatch.look", "if now_s - grown_s <= self.limit_s / 2:", "if True:"),
     ),
     noticed(
         "what comes ends the silence of a log",
@@ -2122,14 +2122,85 @@ COORDINATION: tuple[Noticed, ...] = (
         ("LogReader._poll", "if self._pulse.stopped(time.monotonic()):", "if False:"),
     ),
     noticed(
-        "whoever fetches and hangs does not keep others from closing",
+        "a Kafka client that somebody uses is not closed",
         f"{CONSUMER}.fetcher",
         f"{OF_CONSUMER}/test_fetcher.py::test_a_consumer_that_hangs_is_left_behind",
         (
             "Fetcher.close",
-            "            close_consumer(self._kafka)\n            return\n",
-            "            return\n",
+            "                CLOSE_S,\n            )\n            return\n",
+            "                CLOSE_S,\n            )\n",
         ),
+    ),
+    noticed(
+        "what a fetch that raised has taken comes again",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_what_a_fetch_that_raised_has_taken_comes_again",
+        ("Fetcher._take", "self._commands.appendleft(self._read_again)", "pass"),
+    ),
+    noticed(
+        "what was collected when a fetch raised does not come again",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_what_was_collected_when_a_fetch_raised_does_not_come_again",
+        ("Fetcher._take", "for run in list(self._fetched)[before:]:", "for run in ():"),
+    ),
+    noticed(
+        "a Kafka client that was left behind is closed by whoever used it",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_a_consumer_that_hangs_is_left_behind",
+        ("Fetcher.fetch", "if self._is_left:", "if False:"),
+    ),
+    noticed(
+        "a consumer whose Kafka client hangs is not healthy",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_who_gives_no_sign_of_life_hangs",
+        ("Fetcher.fetch", "self._wakeup.fail(hangs)", "pass"),
+    ),
+    noticed(
+        "how often statistics are told is a number",
+        f"{CLIENT}.pulse",
+        f"{OF_CONSUMER}/test_fetcher.py::test_how_often_statistics_are_told_must_be_a_number",
+        ("_whole", "isinstance(every_ms, int | str) and str(every_ms).isdecimal()", "every_ms"),
+    ),
+    noticed(
+        "what a Kafka client tells is taken in while nobody fetches",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_what_a_kafka_client_tells_does_not_pile_up_while_nobody_fetches",
+        ("Fetcher.hear", "self._take(1, 0.0)", "pass"),
+    ),
+    noticed(
+        "a round hears the Kafka client",
+        f"{CONSUMER}.assignment",
+        f"{OF_CONSUMER}/test_assignment.py::test_each_round_hears_what_the_kafka_client_tells_while_nobody_fetches",
+        ("Assignment._round", "self._fetcher.hear()", "pass"),
+    ),
+    noticed(
+        "two threads may add to runs in a row",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_held_partition.py::test_runs_that_two_threads_add_to_know_how_much_they_hold",
+        (
+            "Runs._in",
+            "count = len(run.messages)  # first: another thread may come in between\n"
+            "        self.total += count\n",
+            "self.total += len(run.messages)\n",
+        ),
+    ),
+    noticed(
+        "an operator's Kafka client, which is hardly polled, tells nothing",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_a_reader_that_is_not_polled_all_the_time_has_its_client_tell_nothing",
+        ("LogReader._connect", "{} if self._is_polled else ", "{} if True else "),
+    ),
+    noticed(
+        "what is delivered while the driver looks does not end it",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_unread_watch.py::test_what_is_delivered_while_the_driver_looks_is_looked_at_next_time",
+        ("Driver._check_reading", "dict(self._writer.ends)", "self._writer.ends"),
+    ),
+    noticed(
+        "whoever reads to an end does not wait for a client that hangs",
+        f"{CLIENT}.kafka_clients",
+        f"{OF_CLIENT}/test_close_consumer.py::test_whoever_reads_to_an_end_leaves_a_client_that_hangs_behind",
+        ("read_to_end", "close_consumer(consumer)", "consumer.close()"),
     ),
     # What a release leaves behind
     noticed(

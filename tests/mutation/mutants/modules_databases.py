@@ -1127,4 +1127,72 @@ DATABASES: tuple[Noticed, ...] = (
         "contract/test_dead_letters.py::test_a_column_of_any_name_keeps_no_row_from_being_set_aside[sqlite]",
         ("PortableDeadLetters._ours_of", ' and "%" not in name', ""),
     ),
+    noticed(
+        "rows that others have marked since are not handed back in SQLite",
+        f"{LITE}.mark",
+        "contract/test_mark_store.py::test_reset_leaves_what_others_have_marked_since[sqlite]",
+        (
+            "",
+            "IN (SELECT value FROM json_each(?)) AND leader_id = ?\n",
+            "IN (SELECT value FROM json_each(?)) AND ? IS NOT NULL\n",
+        ),
+    ),
+    noticed(
+        "rows that others have marked since are not handed back in PostgreSQL",
+        f"{PG}.mark",
+        "contract/test_mark_store.py::test_reset_leaves_what_others_have_marked_since[postgres]",
+        (
+            "",
+            "WHERE id = ANY (%s::bigint[]) AND leader_id = %s\n",
+            "WHERE id = ANY (%s::bigint[]) AND %s::uuid IS NOT NULL\n",
+        ),
+    ),
+    noticed(
+        "rows are handed back under the tag of their mark",
+        f"{CORE}.mark",
+        "unit/harvest/core/test_mark_actions.py::test_a_stop_while_rows_are_set_aside_hands_back_the_others",
+        ("MarkScheduler._reset", "self._term.tag(number)", "self._term.tag(number + 1)"),
+    ),
+    noticed(
+        "nothing is deleted from a database whose log ends before what is published",
+        f"{PG}.wal",
+        "unit/harvest/databases/test_wal_purge.py::test_of_a_database_that_lacks_what_is_published_nothing_is_deleted",
+        ("PostgresWalSource.purge", "if end < already:", "if False:"),
+    ),
+    noticed(
+        "a server that is gone while its answer is waited for is noticed",
+        f"{PG}.table",
+        "unit/harvest/databases/test_postgres_connections.py::test_a_server_that_is_gone_while_its_answer_is_waited_for_is_noticed",
+        ("", '"keepalives_idle": "10"', '"keepalives_idle": "0"'),
+    ),
+    noticed(
+        "a bad row under the id of a dead letter is not lost in SQLite",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_a_row_that_came_under_the_id_of_one_that_is_aside_is_lost_to_nobody[sqlite]",
+        ("PortableDeadLetters.add", "if is_another:", "if False:"),
+    ),
+    noticed(
+        "a bad row under the id of a dead letter is not lost in PostgreSQL",
+        f"{PG}.dead_letters",
+        "contract/test_dead_letters.py::test_a_row_that_came_under_the_id_of_one_that_is_aside_is_lost_to_nobody[postgres]",
+        ("PostgresDeadLetters.add", "raise id_is_taken(id, self.name)", "pass"),
+    ),
+    noticed(
+        "topics that are missing are waited for together",
+        "harvest.sinks.kafka.refusals",
+        "unit/harvest/sinks/test_kafka_destination.py::test_many_topics_that_are_missing_are_waited_for_together",
+        ("missing_topics", "is_last = time.monotonic() > until_s", "is_last = True"),
+    ),
+    noticed(
+        "a row that has the id of a dead letter stays in SQLite when that is retried",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_range_mode_takes_no_row_for_another_that_had_its_id[sqlite]",
+        ("PortableDeadLetters._delete_originals", "if row_id not in others", ""),
+    ),
+    noticed(
+        "a row that has the id of a dead letter stays in PostgreSQL when that is dropped",
+        f"{PG}.dead_letters",
+        "contract/test_dead_letters.py::test_a_row_that_is_dropped_takes_no_other_with_it_that_has_its_id[postgres]",
+        ("", "AND t.create_time = s.create_time AND", "AND"),
+    ),
 )

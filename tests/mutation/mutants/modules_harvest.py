@@ -2220,4 +2220,68 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/spark/test_judged.py::test_while_a_state_is_written_the_one_before_it_stays",
         ("StateFolder.store", 'path.with_suffix(".new")', "path"),
     ),
+    noticed(
+        "a server that neither answers nor fails makes a harvester ill",
+        f"{RUN}.monitor",
+        "unit/harvest/runtime/test_monitor.py::test_a_server_that_neither_answers_nor_fails_makes_it_ill[database-database]",
+        ("Monitor.check", "self._asking = name, time.monotonic()", "pass"),
+    ),
+    noticed(
+        "a server that has answered after all makes a harvester well",
+        f"{RUN}.monitor",
+        "unit/harvest/runtime/test_monitor.py::test_a_server_that_neither_answers_nor_fails_makes_it_ill[backlog-table]",
+        ("Monitor.check", "        self._asking = None\n", ""),
+    ),
+    noticed(
+        "what another thread has seen of the log counts",
+        f"{RUN}.source_guard",
+        "unit/harvest/runtime/test_source_guard.py::test_what_another_thread_sees_while_the_database_is_asked_is_not_forgotten[log_end]",
+        ("SourceGuard._seen_up_to", "max(self._log, log)", "log"),
+    ),
+    noticed(
+        "a term rests on the log of its own database",
+        f"{RUN}.source_guard",
+        "unit/harvest/runtime/test_source_guard.py::test_a_term_rests_on_the_log_of_the_database_that_it_began_with",
+        ("SourceGuard.begin", "        self._log = 0\n", ""),
+    ),
+    noticed(
+        "what was refused is forgotten when another process leads",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_what_was_refused_is_forgotten_when_another_process_leads",
+        (
+            "Harvester._round",
+            "                del self._refusals[shard]\n",
+            "                pass\n",
+        ),
+    ),
+    noticed(
+        "what was refused is not forgotten by whoever looks again",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_what_was_refused_is_not_forgotten_by_whoever_looks_again",
+        (
+            "Harvester._round",
+            "self._refusals.keys() - self._led.keys()",
+            "list(self._refusals)",
+        ),
+    ),
+    noticed(
+        "a Kafka destination whose producer has given up ends no process",
+        f"{KAFKA}.destination",
+        "unit/harvest/sinks/test_kafka_destination.py::test_what_confluent_kafka_raises_over_a_producer_that_has_given_up_ends_no_process",
+        (
+            "KafkaDestination._produce",
+            "except SystemError as error:",
+            "except ZeroDivisionError as error:",
+        ),
+    ),
+    noticed(
+        "no partition is dropped before the database is known to be the one it was",
+        f"{RUN}.range_leader",
+        "unit/harvest/runtime/test_range_leader.py::test_no_partition_is_dropped_before_the_database_is_known_to_be_the_one_it_was[State.OPENING]",
+        (
+            "RangeLeader.every_tick",
+            "is_working = self.scheduler.state is r.State.RUNNING",
+            "is_working = True",
+        ),
+    ),
 )

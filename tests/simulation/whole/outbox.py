@@ -106,8 +106,8 @@ class SimStore:
     def clear(self, checkpoint: Checkpoint) -> int:
         return self._do(lambda: self._store.clear(checkpoint))
 
-    def reset(self, ids: Sequence[int]) -> int:
-        return self._do(lambda: self._store.reset(ids))
+    def reset(self, ids: Sequence[int], tag: UUID) -> int:
+        return self._do(lambda: self._store.reset(ids, tag))
 
     def ping(self) -> None:
         self._do(self._store.ping)

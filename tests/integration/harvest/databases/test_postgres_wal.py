@@ -15,7 +15,7 @@ from harvest.core.wal_position import WalPosition
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.wal import PostgresWalSource
-from harvest.errors import CheckpointError, ConfigurationError, TableMissing
+from harvest.errors import CheckpointError, ConfigurationError, StoreUnavailable, TableMissing
 
 
 @pytest.fixture
@@ -41,12 +41,26 @@ def test_what_is_committed_while_published_rows_are_deleted_stays(
 ) -> None:
     insert(postgres_database, "published")
 
+    places = iter((0, 1 << 62))
+
     def published() -> int:
-        insert(postgres_database, "later")
-        return 1 << 62
+        if place := next(places):
+            insert(postgres_database, "later")
+        return place
 
     assert source.purge(published) == 1
     assert there(postgres_database) == ["later"]
+
+
+def test_a_database_whose_log_ends_before_what_is_published_loses_no_rows(
+    postgres_database: str, source: PostgresWalSource
+) -> None:
+    """A replica was promoted that lacks the last commits: its places are others, and what was
+    committed there is published by nobody."""
+    insert(postgres_database, "committed since it was promoted")
+    with pytest.raises(StoreUnavailable, match="has gone back in time"):
+        source.purge(lambda: source.slot.log_end() + (1 << 20))
+    assert there(postgres_database) == ["committed since it was promoted"]
 
 
 def test_what_is_not_published_in_time_is_not_deleted(
@@ -166,7 +180,7 @@ def test_a_table_that_is_gone_is_told_as_such(
     with psycopg.connect(postgres_database) as connection:
         connection.execute("DROP TABLE outbox")
     with pytest.raises(TableMissing, match="harvest init"):
-        source.purge(lambda: 1 << 62)
+        source.purge(lambda: 0)
 
 
 @pytest.mark.parametrize("value_type", ["jsonb", "text"], ids=["text form", "binary form"])

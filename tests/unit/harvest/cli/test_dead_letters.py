@@ -38,7 +38,7 @@ def url(tmp_path: Path) -> str:
         store.mark(TERM, 0, 100, 60_000.0)
         bad = [BadRow(1, "too large"), BadRow(2, "", waits=True), BadRow(3, "no"), BadRow(4, "no")]
         assert aside.add(bad, TERM) == {1, 2, 3, 4}
-        store.reset([5])
+        store.reset([5], TERM.tag(0))
     return url
 
 

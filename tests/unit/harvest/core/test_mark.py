@@ -424,7 +424,9 @@ def test_stopping_finishes_what_is_in_flight_and_hands_back_what_was_not_sent() 
     _, second = scheduler.step(m.Marked(first.batch, rows(1)))
     assert isinstance(second, m.Mark)
     assert scheduler.step(m.Stop()) == []
-    assert scheduler.step(m.Marked(second.batch, rows(2))) == [m.Reset((2,))]
+    assert scheduler.step(m.Marked(second.batch, rows(2))) == [
+        m.Reset((2,), TERM.tag(second.batch))
+    ]
     assert scheduler.step(m.ResetDone()) == []
     assert scheduler.step(m.Settled((first.batch,))) == [m.Purge([1], [TERM.tag(first.batch)])]
     only(scheduler.step(m.Purged()), m.Finish)

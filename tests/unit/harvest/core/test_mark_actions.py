@@ -184,14 +184,14 @@ def test_after_a_failure_meanwhile_nothing_is_sent() -> None:
 def test_a_stop_while_rows_are_marked_waits_until_they_are_handed_back() -> None:
     scheduler = running()
     assert scheduler.step(m.Stop()) == []
-    assert scheduler.step(m.Marked(0, rows(1, 3))) == [m.Reset((1, 3))]
+    assert scheduler.step(m.Marked(0, rows(1, 3))) == [m.Reset((1, 3), TERM.tag(0))]
     assert scheduler.step(m.ResetDone()) == [m.Finish("stopped")]
 
 
 def test_a_stop_while_rows_are_set_aside_hands_back_the_others() -> None:
     scheduler = setting_aside()
     assert scheduler.step(m.Stop()) == []
-    assert scheduler.step(m.DeadLettersAdded(frozenset({2}))) == [m.Reset((1, 3))]
+    assert scheduler.step(m.DeadLettersAdded(frozenset({2}))) == [m.Reset((1, 3), TERM.tag(0))]
     assert scheduler.step(m.ResetDone()) == [m.Finish("stopped")]
 
 

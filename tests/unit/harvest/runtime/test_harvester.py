@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ from harvest.core.mark import Limits
 from harvest.core.row import Row
 from harvest.errors import ConfigurationError, StoreUnavailable, TableMissing
 from harvest.outbox.record import OutboxRecord
+from harvest.runtime import harvester as module
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.events import (
     Event,
@@ -247,6 +249,29 @@ def test_stopping_does_not_wait_for_the_next_poll(bench: Bench) -> None:
     with bench.running():
         bench.candidacy.wait_for(1)
     assert bench.candidacy.resigned == 1
+
+
+def test_what_was_refused_is_forgotten_when_another_process_leads(bench: Bench) -> None:
+    """Somebody has decided, and the other one found nothing wrong: else it would not lead still."""
+    harvester = bench.harvester
+    harvester._refusals[0] = "it is another server"
+    bench.candidacy.refuse = True
+    harvester._stands_again_s = time.monotonic() - 1
+    harvester._round()
+    assert harvester.refusal == "it is another server", "perhaps the other one looks right now"
+    harvester._stands_again_s = time.monotonic() - module._REFUSES_S - 1
+    harvester._round()
+    assert harvester.refusal is None
+
+
+def test_what_was_refused_is_not_forgotten_by_whoever_looks_again(bench: Bench) -> None:
+    harvester, led = bench.harvester, module._LedShard(0, FakeLease(1))
+    harvester._refusals[0] = "it is another server"
+    harvester._led[0] = led
+    harvester._stands_again_s = time.monotonic() - module._REFUSES_S - 1
+    bench.candidacy.refuse = True
+    harvester._round()
+    assert harvester.refusal == "it is another server"
 
 
 def test_stopping_before_the_election(bench: Bench) -> None:

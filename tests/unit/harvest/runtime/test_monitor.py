@@ -135,6 +135,34 @@ def test_of_servers_that_do_not_answer_each_is_named_and_the_others_are_asked(
     assert monitor.backlog is not None
 
 
+@pytest.mark.parametrize(("probe", "name"), [("database", "database"), ("backlog", "table")])
+def test_a_server_that_neither_answers_nor_fails_makes_it_ill(
+    probe: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is frozen: whoever waits for it asks nothing any more, and so does the leader."""
+    now_s, seen = [100.0], list[Health]()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    class Frozen(Probes):
+        def _answer(self, asked: str) -> Any:
+            if asked == probe and monitor.reachable:
+                for waited_s in (60.0, 1.0):
+                    now_s[0] += waited_s
+                    seen.append(monitor.health())
+            return super()._answer(asked)
+
+    monitor = monitor_of(Frozen())
+    monitor.check()
+    monitor._count_at_s = 0.0
+    seen.clear()
+    monitor.check()
+    assert seen == [
+        Health(True, "leading"),
+        Health(False, "leading", (f"{name}: there is no answer for more than 60 s",)),
+    ]
+    assert monitor.health() == Health(True, "leading")
+
+
 def test_counting_takes_one_part_in_twenty_of_the_time_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -184,6 +184,7 @@ def test_what_is_done_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     leader: Any = rig.leader
     leader._saving = SimpleNamespace(put=saved.append)
     leader._maintenance = SimpleNamespace(put=lambda _: maintained.append(now_s[0]))
+    leader.scheduler.state = r.State.RUNNING
     first, second = Position(7, 0, 1, 5), Position(7, 0, 1, 9)
 
     def at(second_s: float) -> list[r.Refresh]:
@@ -205,6 +206,20 @@ def test_what_is_done_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert at(60.5) == [r.Refresh(anyway=False)]
     assert maintained == [10_000.0, 10_060.5]
     assert at(3_602.0) == [r.Refresh(anyway=True)], "Kafka would forget it"
+
+
+@pytest.mark.parametrize("state", list(r.State))
+def test_no_partition_is_dropped_before_the_database_is_known_to_be_the_one_it_was(
+    state: r.State,
+) -> None:
+    """The positions are of ids: in a table that was emptied, or restored, these are other rows."""
+    rig = Rig(maintain=lambda: None)
+    leader: Any = rig.leader
+    maintained: list[None] = []
+    leader._maintenance = SimpleNamespace(put=maintained.append)
+    leader.scheduler.state = state
+    leader.every_tick()
+    assert maintained == ([None] if state is r.State.RUNNING else [])
 
 
 def test_a_checkpoint_of_another_number_of_shards_is_refused() -> None:

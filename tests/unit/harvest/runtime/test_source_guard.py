@@ -202,3 +202,43 @@ def test_rows_that_came_under_ids_given_again_do_not_hide_the_row_before_them(
     leader.close()
     successor.begin()
     assert successor.row == (18, "later")
+
+
+@pytest.mark.parametrize("asked", ["log_end", "visit"])
+def test_what_another_thread_sees_while_the_database_is_asked_is_not_forgotten(
+    asked: str, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Purges have a thread of their own. A checkpoint that rests on less of the log than was seen
+    would fit a replica that lacks the purge, and what was purged would be published again."""
+    kafka, store = Kafka(), registered()
+    looking = guard(store, kafka)
+    looking.begin()
+    purger = Store(store.table)
+    ask = getattr(store, asked)
+
+    def slowly(*given: str) -> object:
+        answer = ask(*given)
+        store.table.source = replace(store.table.source, log=50)
+        looking.saw(purger)
+        return answer
+
+    monkeypatch.setattr(store, asked, slowly)
+    looking.saw(store) if asked == "log_end" else looking.saw(purger)
+    clock[0] += 6
+    if asked == "visit":
+        assert looking.look()
+    assert looking.log_position == (store.table.source.timeline, 50)
+
+
+def test_a_term_rests_on_the_log_of_the_database_that_it_began_with(clock: list[float]) -> None:
+    """Not on that of another one, which somebody has accepted since."""
+    del clock
+    kafka, store = Kafka(), registered()
+    looking = guard(store, kafka)
+    looking.begin()
+    store.table.source = replace(store.table.source, log=50)
+    looking.saw(store)
+    kafka.source = None
+    store.table.source = replace(store.table.source, log=10)
+    looking.begin()
+    assert looking.log_position == (store.table.source.timeline, 10)

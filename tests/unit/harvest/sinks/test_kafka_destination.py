@@ -106,6 +106,24 @@ def test_a_producer_that_has_given_up_is_replaced(sink: KafkaDestination) -> Non
     assert (first.purged, second.purged) == (True, False)
 
 
+def test_what_confluent_kafka_raises_over_a_producer_that_has_given_up_ends_no_process(
+    sink: KafkaDestination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def produce(*_: object, **__: object) -> None:
+        raise SystemError("a result with an exception set") from KafkaException(
+            KafkaError(KafkaError._FATAL, "fenced")
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Producer, "produce", produce)
+        outcome = send(sink)
+    assert outcome.unavailable
+    assert "fenced" in (outcome.error or "")
+    assert Producer.made[0].purged
+    assert send(sink, None) == Outcome(200)
+    assert len(Producer.made) == 2
+
+
 def test_batches_that_are_too_large_become_as_small_as_their_largest_record() -> None:
     """Then what is too large alone is to blame, and nothing else is."""
     rows = [Row(n, "t", b"k" * n, b"v" * 9 * n) for n in (1, 2, 3)]
@@ -160,6 +178,33 @@ def test_a_topic_that_is_missing_is_looked_for_again(monkeypatch: pytest.MonkeyP
     before = len(asked)
     look.look(producer, rows, RowErrors(wait_for_topics=False))
     assert len(asked) == before
+
+
+def test_many_topics_that_are_missing_are_waited_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a hundred of them keep the rows of all others waiting for a hundred seconds."""
+    now_s, appeared = [0.0], "t50"
+    monkeypatch.setattr(
+        refusals,
+        "time",
+        SimpleNamespace(
+            monotonic=lambda: now_s[0],
+            sleep=lambda wait_s: now_s.__setitem__(0, now_s[0] + wait_s),
+        ),
+    )
+
+    def list_topics(topic: str, timeout: float) -> Any:
+        del timeout
+        now_s[0] += 0.01
+        gone = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        error = None if topic == appeared and now_s[0] > 1.5 else gone
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=error)})
+
+    producer: Any = SimpleNamespace(list_topics=list_topics)
+    topics = {f"t{number}" for number in range(100)}
+    assert refusals.missing_topics(producer, topics).keys() == topics - {appeared}
+    assert now_s[0] < 5
 
 
 def test_the_topics_that_may_not_be_written_to_are_asked_for(

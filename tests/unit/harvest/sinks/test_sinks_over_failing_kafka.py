@@ -115,7 +115,7 @@ def test_with_transactions_each_row_is_there_once_and_in_order(seed: int, troubl
 def test_each_trouble_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulation in which nothing happens shows nothing."""
     seen: dict[str, int] = {}
-    for seed in range(40):
+    for seed in range(80):
         kafka = Kafka(seed, 0.1)
         over(kafka, monkeypatch)
         Harvest(kafka).run()

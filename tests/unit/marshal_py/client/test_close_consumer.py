@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
+from typing import Any
 
 import pytest
 
-from marshal_py.client.kafka_clients import close_consumer
+from marshal_py.client import kafka_clients
+from marshal_py.client.kafka_clients import close_consumer, read_to_end
+from marshal_py.errors import BrokerUnavailable
 
 
 class FakeConsumer:
@@ -49,3 +53,20 @@ def test_a_consumer_is_closed_though_no_thread_can_be_started(
     consumer.may_close.set()
     close_consumer(consumer)
     assert consumer.is_closed.is_set()
+
+
+def test_whoever_reads_to_an_end_leaves_a_client_that_hangs_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Silent(FakeConsumer):
+        def assign(self, _: object) -> None: ...
+
+        def poll(self, _: float) -> None: ...
+
+    consumer, left = Silent(), list[Any]()
+    consumer.may_close.set()  # else nobody would be told that this test fails
+    monkeypatch.setattr(kafka_clients, "connect", lambda *_: consumer)
+    monkeypatch.setattr(kafka_clients, "close_consumer", left.append)
+    with pytest.raises(BrokerUnavailable):
+        list(read_to_end({}, "t", {0: 0}, {0: 9}, time.monotonic()))
+    assert left == [consumer]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+from marshal_py.admin.operator import Operator
 from marshal_py.client import log_reader, pulse, snapshots
 from marshal_py.client.kafka_clients import connect
 from marshal_py.client.log_metadata import LogMetadata
@@ -310,6 +311,23 @@ def test_a_client_that_reads_nothing_gives_signs_of_life(
             reader.poll(0.05)
     finally:
         reader.close()
+
+
+def test_a_reader_that_is_not_polled_all_the_time_has_its_client_tell_nothing() -> None:
+    """It would pile up."""
+    operator = Operator(
+        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0},
+        "g",
+        topic="__m",
+        snapshot_topic="__m.snapshots",
+        client_id="me",
+        cold_start_skew_ms=None,
+        connect_timeout_s=1,
+    )
+    try:
+        assert operator._reader._pulse.settings["statistics.interval.ms"] == 0
+    finally:
+        operator._reader.close()
 
 
 # What is read

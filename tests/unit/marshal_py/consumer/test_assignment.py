@@ -95,3 +95,13 @@ def test_who_holds_something_or_wants_what_a_third_one_holds_goes_on(member: Mem
     member.part.stage = Stage.WANTED
     member.holder = "third"
     assert not member.look()
+
+
+def test_each_round_hears_what_the_kafka_client_tells_while_nobody_fetches(member: Member) -> None:
+    heard: list[bool] = []
+    assignment: Any = member.assignment
+    assignment._partitions = SimpleNamespace(all=list, tell_of_lost=lambda: None)
+    assignment._claims = SimpleNamespace(round=lambda _: None)
+    assignment._fetcher = SimpleNamespace(hear=lambda: heard.append(True))
+    assignment._round()
+    assert heard == [True]

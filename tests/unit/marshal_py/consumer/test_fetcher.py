@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,8 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartitio
 
 from marshal_py.consumer import fetcher as fetcher_module
 from marshal_py.consumer.consumer import Consumer
-from marshal_py.consumer.held_partition import HeldPartition, Stage
+from marshal_py.consumer.fetcher import HEAR_S
+from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import AccessDenied, ConfigurationError, MarshalError, NotHeld
 from marshal_py.protocol.slots import slots_cell
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim
@@ -103,6 +105,70 @@ def test_another_kafka_consumer_goes_on_where_the_one_before_was(
     assert after.assigned == {("t", 0): 7, ("t", 1): OFFSET_BEGINNING, ("u", 0): 130}
     assert after.paused == {("u", 0)}
     assert not after.is_closed
+
+
+@pytest.mark.parametrize("call", ["poll", "consume"])
+def test_what_a_fetch_that_raised_has_taken_comes_again(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Of Ctrl-C, or as a callback of the program raises: confluent-kafka drops those messages."""
+    world = World(monkeypatch)
+    world.hold("t", 0, 7), world.hold("t", 1, OFFSET_BEGINNING)
+    paused, slot = world.hold("u", 0, 100), world.hold(slots_cell("u", 1, 4), 2, 50)
+    paused.throttled = True
+    world.fetcher.pause_or_resume(paused)
+    world.fetcher._sort_out([message(7), message(8), message(60, "u", 1)])
+    assert slot.read_to == 61
+
+    def drop(*_: object) -> None:
+        world.made[0].come.clear()
+        raise KeyboardInterrupt
+
+    world.made[0].come = [message(9), message(61, "u", 1)]
+    monkeypatch.setattr(world.made[0], call, drop)
+    with pytest.raises(KeyboardInterrupt):
+        world.fetcher.fetch(100, 0.1)
+    world.fetcher.fetch(100)
+    before, after = world.made
+    assert before.is_closed
+    assert after.assigned == {
+        ("t", 0): 9,
+        ("t", 1): OFFSET_BEGINNING,
+        ("u", 0): 100,
+        ("u", 1): 61,
+    }
+    assert after.paused == {("u", 0)}
+
+
+@pytest.mark.parametrize(
+    ("unit", "offsets", "after"),
+    [
+        (("t", 0), [7, 8], {("t", 0): 9, ("t", 1): 7}),
+        ((slots_cell("t", 0, 4), 2), [6, 10], {("t", 0): 11, ("t", 1): 7}),
+    ],
+    ids=["partitions", "slots"],
+)
+def test_what_was_collected_when_a_fetch_raised_does_not_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+    unit: tuple[str, int],
+    offsets: list[int],
+    after: dict[tuple[str, int], int],
+) -> None:
+    world = World(monkeypatch)
+    part, _ = world.hold(*unit, offsets[0]), world.hold("t", 1, 7)
+
+    class Interrupted(deque[Run]):
+        def append(self, run: Run, /) -> None:
+            super().append(run)
+            raise KeyboardInterrupt
+
+    world.fetcher.collect_in(Interrupted())
+    world.made[0].come = [*map(message, offsets), message(7, partition=1)]
+    with pytest.raises(KeyboardInterrupt):
+        world.fetcher.fetch(100)
+    world.fetcher.fetch(100)
+    assert world.made[1].assigned == after
+    assert part.fetched == offsets[-1] + 1
 
 
 def led(offset: int, epoch: int, topic: str = "t") -> Message:
@@ -464,8 +530,10 @@ def test_who_gives_no_sign_of_life_hangs(
     assert told == ["{}"]
     clock[0] += 1_000  # the program worked meanwhile, and heard nothing
     fetch_for(74)
-    with pytest.raises(MarshalError, match="gave no sign of life for 75 s"):
+    assert world.core.wakeup.failure is None
+    with pytest.raises(MarshalError, match="gave no sign of life for 75 s") as hangs:
         fetch_for(2)
+    assert world.core.wakeup.failure is hangs.value  # for its health, and who else would go on
 
 
 def test_the_sign_of_life_of_a_consumer_is_not_told_to_a_program_that_wants_none(
@@ -513,10 +581,63 @@ def test_librdkafka_tells_statistics_of_a_consumer_that_reaches_nobody() -> None
 _QUICK = {"statistics.interval.ms": 100, "log_level": 0}
 
 
+@pytest.mark.parametrize("value", ["soon", 1.5, "", None])
+def test_how_often_statistics_are_told_must_be_a_number(value: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"statistics\.interval\.ms"):
+        Consumer("127.0.0.1:1", group_id="g", topics="t", kafka={"statistics.interval.ms": value})
+    text = {"statistics.interval.ms": "30000"}
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", kafka=text)._core
+    assert made.fetcher._pulse.limit_s == 90
+
+
 def test_a_consumer_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not closed meanwhile: confluent-kafka would free what whoever fetches still uses."""
     monkeypatch.setattr(fetcher_module, "CLOSE_S", 0.1)
     world = World(monkeypatch)
-    with world.fetcher._lock:  # of whoever fetches, and never comes back
-        world.fetcher.close()
-    assert world.made[0].is_closed
+    world.hold("t", 0, 7)
+    kafka, polls, goes_on = world.made[0], threading.Event(), threading.Event()
+
+    def poll(_: float) -> None:
+        polls.set()
+        goes_on.wait()
+
+    monkeypatch.setattr(kafka, "poll", poll)
+    thread = threading.Thread(target=world.fetcher.fetch, args=(10, 0.1))
+    thread.start()
+    polls.wait()
+    world.fetcher.close()
+    was_closed = kafka.is_closed
+    goes_on.set()
+    thread.join()
+    assert not was_closed
+    assert kafka.is_closed
     assert world.fetcher.fetch(10) == 0
+
+
+def test_what_a_kafka_client_tells_does_not_pile_up_while_nobody_fetches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Statistics are taken in with a message: its place is behind what was fetched before."""
+    clock = [1_000.0]
+    monkeypatch.setattr(fetcher_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    world = World(monkeypatch)
+    part, kafka = world.hold("t", 0, 7), world.made[0]
+    kafka.come = [message(7)]
+    assert world.fetcher.fetch(1) == 1
+    kafka.come = [message(8), message(9), message(10)]
+    clock[0] += HEAR_S - 1
+    world.fetcher.hear()
+    assert part.last_end == 8
+    clock[0] += 2
+    with world.fetcher._lock:  # somebody fetches now
+        world.fetcher.hear()
+    assert part.last_end == 8
+    world.fetcher.hear(), world.fetcher.hear()
+    assert part.last_end == 9
+    clock[0] += HEAR_S + 1
+    world.fetcher.hear()
+    assert fetched(world) == [("t", 0, [7]), ("t", 0, [8]), ("t", 0, [9])]
+    world.fetcher.close()
+    clock[0] += HEAR_S + 1
+    world.fetcher.hear()
+    assert part.last_end == 10

@@ -354,6 +354,28 @@ def test_runs_in_a_row_know_how_much_they_hold() -> None:
     assert (runs.total, runs.total_bytes) == (3, 25)
 
 
+def test_runs_that_two_threads_add_to_know_how_much_they_hold() -> None:
+    part, runs = held(), Runs()
+    other = Run(part, [Message(value=b"12", offset=9)])
+
+    class LookedAt(Run):
+        """While it is looked at, another thread comes in between."""
+
+        @property
+        def messages(self) -> list[Any]:
+            if other not in runs:
+                runs.append(other)
+            return super().messages  # type: ignore[no-any-return]
+
+    run = LookedAt(part, [Message(value=b"123", offset=n) for n in range(2)])
+    run.bytes = 6
+    runs.append(run)
+    assert (runs.total, runs.total_bytes) == (3, 8)
+    assert runs.popleft() is other
+    assert runs.popleft() is run
+    assert (runs.total, runs.total_bytes) == (1, 2)
+
+
 def test_a_run_that_is_cut_leaves_no_bytes_behind_as_it_goes_elsewhere() -> None:
     """How large its messages are is estimated: those that nobody looked at may be larger."""
     sizes = [1, 1_000_000, 1] * 14  # each third one is looked at
