@@ -58,6 +58,7 @@ def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> i
         added += _add(rows.sparkSession, lake, rows)
 
     with cluster_watched(spark):
+        lake.check_version(spark)
         query = (
             _rows(files, outbox)
             .writeStream.foreachBatch(add)
@@ -90,6 +91,7 @@ def add_table(
     _check(outbox)
     lake = Lake.to_write(spark, place)
     with cluster_watched(spark):
+        lake.check_version(spark)
         known = lake.frame(spark, "bronze.outbox_rows")
         # A row of tomorrow (an application may write its own create_time) says nothing of today's.
         ours = known.filter(known.outbox == outbox).filter("at <= current_timestamp()")

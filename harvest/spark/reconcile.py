@@ -259,7 +259,7 @@ class _Run:
         carried = None
         if folder is not None and previous.carried:
             carried = spark.read.schema(CARRIED_COLUMNS).parquet(
-                folder.carried(previous.run).as_uri()
+                _for_spark(folder.carried(previous.run))
             )
             buckets |= {row[0] for row in carried.select(_bucket()).distinct().collect()}
         found = _Findings()
@@ -317,7 +317,7 @@ class _Run:
                 kept = frame.filter(f"kind = '{CARRY}'").selectExpr(*columns)
                 found.carried = kept.count()
                 if found.carried:
-                    kept.write.mode("overwrite").parquet(keep.as_uri())
+                    kept.write.mode("overwrite").parquet(_for_spark(keep))
             if self.out is not None:
                 lines.write.mode("overwrite").parquet(f"{self.out}/findings")
         return found
@@ -386,6 +386,11 @@ class _Findings:
         samples = counted.orderBy("topic", "key", "id", "offset").limit(max_samples)
         found.samples = [row.asDict() for row in samples.collect()]
         return found
+
+
+def _for_spark(path: Path) -> str:
+    """A path that is no URI but for its scheme: Spark takes what is escaped for the name."""
+    return f"file://{path}"
 
 
 def _cores(spark: SparkSession) -> int:

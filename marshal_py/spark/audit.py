@@ -251,6 +251,8 @@ class _Driver:
             # Records are gone. The oldest snapshot that reaches what is left tells what they did.
             reaching = [s for s, _ in snapshots.get(p, []) if begin <= s.next_offset <= end]
             oldest = min(reaching, key=lambda s: s.next_offset, default=None)
+            if oldest is not None and oldest.next_offset == end:
+                continue  # nothing to go on with yet; the run that has something tells what is gone
             if oldest is None or known is not None:
                 until = begin if oldest is None else oldest.next_offset
                 self._finding(
@@ -263,7 +265,7 @@ class _Driver:
                 )
             if oldest is None:
                 plan[p] = _Part(begin, end, None, None, seen)
-            elif oldest.next_offset < end:
+            else:
                 later = tuple(s for s in seen if s.next_offset > oldest.next_offset)
                 plan[p] = _Part(oldest.next_offset, end, None, oldest.state, later)
         return plan

@@ -256,7 +256,8 @@ def _lag(ends: list[Record], rows: list[Record]) -> str:
     for row in ends:
         by_topic.setdefault((row["topic"], row["partition"]), []).append(row)
     for (group, topic, partition), of_slots in positions.items():
-        seen = [sorted(each) for each in of_slots.values()]
+        # Of two at one moment the later counts: where a position was set, the claim ended before.
+        seen = [sorted(each, key=lambda s: s[0]) for each in of_slots.values()]
         if (group, topic, partition) in by_ranges:
             seen = [_furthest(each) for each in seen]
         line = lags.setdefault((group, topic), Counter())

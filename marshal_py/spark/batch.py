@@ -97,7 +97,7 @@ def claimed_batch(
     """
     given = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     _check(topics, delivery, starting, max_records, max_partitions)
-    if delivery == "at-most-once" and spark.conf.get("spark.speculation", "false") == "true":
+    if delivery == "at-most-once" and _speculates(spark):
         raise ConfigurationError(
             "delivery = 'at-most-once' with spark.speculation = true: a copy of a task would read "
             "records a second time; set spark.speculation=false, or delivery = 'at-least-once'"
@@ -128,6 +128,11 @@ def claimed_batch(
             yield ClaimedBatch(_frame(spark, given, ranges), ranges)
         if delivery == "at-least-once":
             _commit(held, timeout_s)
+
+
+def _speculates(spark: SparkSession) -> bool:
+    """Whether Spark starts copies of slow tasks; it reads its settings in upper or lower case."""
+    return (spark.conf.get("spark.speculation", "false") or "").strip().lower() == "true"
 
 
 def claimable(marshal: Marshal, topic: str, partition: int) -> bool:

@@ -573,7 +573,8 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = cast(Range, partition)
         if self.options.at_most_once:
             context = TaskContext.get()
-            if context is not None and context.getLocalProperty("spark.speculation") == "true":
+            speculation = context and context.getLocalProperty("spark.speculation")
+            if speculation and speculation.strip().lower() == "true":
                 raise ConfigurationError(SPECULATION)
             if wanted.begin == wanted.end:
                 return iter(())

@@ -24,7 +24,7 @@ from marshal_py.spark.lake.gold import (
     write_gold,
 )
 from marshal_py.spark.lake.report import render_lake
-from marshal_py.spark.lake.sql import SLOTS, date_literal, fill, time_literal
+from marshal_py.spark.lake.sql import PARTS, date_literal, fill, time_literal
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake, spark_types
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Tables:
     def ask(self, query: str, *names: str, as_of: dt.datetime | None = None) -> list[Values]:
         """The rows of a query of gold, by the tables of silver that it reads."""
         values = {"day": date_literal(DAY), "as_of": time_literal(as_of or at(days=2))}
-        query = fill(query, **values, days="1", still="20", slots=SLOTS)
+        query = fill(query, **values, days="1", still="20", parts=PARTS)
         frames = {name: self.frame(None, f"silver.{name}") for name in names}
         if "{published}" in query:
             frames["published"] = self.frame(None, "bronze.published")
@@ -197,6 +197,19 @@ def test_a_row_without_a_record_is_lost_when_it_is_older_than_the_grace(
     assert {id: each["status"] for id, each in found.items()} == {1: "lost", 2: "pending"}
 
 
+def test_a_record_without_a_row_is_unexpected_when_it_is_older_than_the_grace(
+    spark: SparkSession,
+) -> None:
+    """Rows are brought by another command: the last ones may still be on their way."""
+    records = [record(2, 0, at(2)), record(3, 1, at(2, ms=1))]
+    found = delivered(spark, [row(1, at(2))], records, as_of=at(3))
+    assert {id: each["status"] for id, each in found.items()} == {
+        1: "lost",
+        2: "unexpected",
+        3: "pending",
+    }
+
+
 def test_a_record_without_a_row_is_unexpected_where_rows_of_its_outbox_are_known(
     spark: SparkSession,
 ) -> None:
@@ -282,6 +295,66 @@ def test_who_handled_a_record_of_a_shared_partition_is_who_had_the_slot_of_its_k
     found = delivered(spark, rows, records, claims)
     handlers = [[h["client_id"] for h in found[n]["handled"]] for n in range(6)]
     assert handlers == [[f"slot {slot_of_key(key, n, 2)}"] for n, key in enumerate(keys)]
+
+
+def test_who_handled_a_record_without_a_key_is_who_had_the_slot_of_its_offset(
+    spark: SparkSession,
+) -> None:
+    offset = 2**32 + 1
+    claims = [
+        claim(0, 2**40, topic="t/0#3", partition=slot, epoch=slot, day=DAY) for slot in range(3)
+    ]
+    given = [row(1, at(), key=None)], [record(1, offset, at(1), key=None)]
+    (handler,) = delivered(spark, *given, claims)[1]["handled"]
+    assert handler["epoch"] == slot_of_key(None, offset, 3) != offset % 2**32 % 3
+
+
+def test_who_handled_a_record_of_a_range_is_whose_claim_of_it_went_past(
+    spark: SparkSession,
+) -> None:
+    ids = range(6)
+    claims = [
+        claim(0, 2, topic="t/0@0", client_id="a", day=DAY),
+        claim(None, 4, topic="t/0@2", client_id="b", day=DAY),  # since before the log begins
+        claim(4, 5, topic="t/0@4", client_id="c", day=None),
+        claim(0, 9, topic="t/1@0", client_id="of another partition", day=DAY),
+        claim(0, 9, topic="t/99999999999999999999@0", client_id="a name alone", day=DAY),
+        claim(0, 9, topic="t/0#0", client_id="a name alone", day=DAY),
+        claim(0, 9, topic="t/0#99999999999", client_id="a name alone", day=DAY),
+    ]
+    found = delivered(
+        spark, [row(id, at()) for id in ids], [record(id, id, at(1)) for id in ids], claims
+    )
+    handlers = ["".join(h["client_id"] for h in found[id]["handled"]) for id in ids]
+    assert handlers == ["a", "a", "b", "b", "c", ""]
+
+
+def test_a_claim_of_many_records_has_handled_each_once(spark: SparkSession) -> None:
+    offsets = [4, 9_999, 10_000, 25_000, 30_000, 30_001]
+    claims = [
+        claim(5, 30_001, client_id="a", day=DAY),
+        claim(0, 1 << 50, client_id="b", day=DAY, partition=1),
+        claim(30_001, 1 << 50, client_id="c", day=None),
+    ]
+    rows = [row(id, at()) for id in range(6)]
+    records = [record(id, offset, at(1)) for id, offset in enumerate(offsets)]
+    found = delivered(spark, rows, records, claims)
+    handlers = ["".join(h["client_id"] for h in found[id]["handled"]) for id in range(6)]
+    assert handlers == ["", "a", "a", "a", "a", "c"]
+
+
+def test_a_day_whose_records_were_of_no_outbox_and_are_gone_keeps_its_lag(
+    spark: SparkSession,
+) -> None:
+    days = [DAY - dt.timedelta(n) for n in (0, 40)]
+    lags = [{"topic": "t", "day": day} for day in days]
+    # Nothing came on the day itself: the topic stood still.
+    some = [record(1, 0, at(days=-9), outbox=None)]
+    tables = Tables(spark, gold__lag=lags, bronze__published=some)
+    check_days(spark, cast(Lake, tables), days[:1], late_days=1)
+    for wanted in (days, days[1:]):
+        with pytest.raises(ConfigurationError, match=f"nothing of {days[1]} any more"):
+            check_days(spark, cast(Lake, tables), wanted, late_days=1)
 
 
 def test_a_day_whose_rows_or_records_are_gone_is_not_written_anew(spark: SparkSession) -> None:
@@ -370,6 +443,27 @@ def test_an_outbox_is_counted_by_what_became_of_its_rows(spark: SparkSession) ->
     ]
 
 
+def test_the_latency_of_many_rows_is_exact(spark: SparkSession) -> None:
+    """An estimate is another one in each run, for it depends on which task is the first."""
+    count = 20_000
+    frame = spark.range(0, count, 1, 7).selectExpr(
+        f"'{BOX}' AS outbox",
+        "'delivered' AS status",
+        "1L AS copies",
+        "true AS altered",
+        "true AS disordered",
+        "array(1) AS handled",
+        "current_timestamp() AS created_at",
+        f"{date_literal(DAY)} AS day",
+        f"id * 7919 % {count} + 1 AS latency_ms",
+    )
+    found = spark.sql(fill(_OUTBOXES, day=date_literal(DAY)), deliveries=frame).collect()
+    names = [f"latency_{name}_ms" for name in ("p50", "p95", "p99", "max")]
+    assert [tuple(row[name] for name in names) for row in found] == [
+        (count * 50 // 100, count * 95 // 100, count * 99 // 100, count)
+    ]
+
+
 def test_a_group_is_counted_by_what_happened_on_the_day(spark: SparkSession) -> None:
     before, after = {"day": DAY - dt.timedelta(1)}, {"day": DAY + dt.timedelta(1)}
 
@@ -393,6 +487,8 @@ def test_a_group_is_counted_by_what_happened_on_the_day(spark: SparkSession) -> 
             taken(at(2), "resumed", 900, 0),
             taken(at(ms=-1), "taken_over", 9_000, 0),
             taken(at(days=1), "taken_over", 9_000, 0),
+            # There is none like this: it is in a file that is not read for the day.
+            taken(at(3), "taken_over", 9_000, 0) | before,
         ],
         silver__rejections=[{"group_id": "g", "day": DAY}, {"group_id": "g", **before}],
         silver__anomalies=[{"group_id": "h", "day": DAY}, {"group_id": None, "day": DAY}],
@@ -450,9 +546,42 @@ def test_lag_of_a_shared_partition_is_that_of_its_last_slot(spark: SparkSession)
             position(8, at(0.5), topic="t/0#2", partition=0),
             position(4, at(0.25), topic="t/0#2", partition=1),
             position(3, at(0.5), topic="t/1#2", partition=0),  # of a partition without records
+            position(2, at(0.2)),  # it was not shared yet
+            position(1, at(0.2), topic="t/0#3", partition=0),  # and by three, then
         ],
     )
     assert lag(tables.ask(_LAG, "positions", "claims", as_of=at(1))) == {1: (10, 4, 6)}
+
+
+def test_lag_of_a_partition_that_is_shared_by_ranges_is_that_of_the_furthest(
+    spark: SparkSession,
+) -> None:
+    tables = Tables(
+        spark,
+        bronze__published=[record(0, 9, at(0.5))],
+        silver__positions=[
+            position(4, at(0.25), topic="t/0@0"),  # it is done
+            position(8, at(0.5), topic="t/0@4"),
+            position(5, at(0.75), topic="t/0@4"),
+            position(6, at(1.5), topic="t/0@8", day=None),
+        ],
+    )
+    assert lag(tables.ask(_LAG, "positions", "claims", as_of=at(1))) == {1: (10, 8, 2)}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_lag_is_from_where_a_position_was_set_though_a_claim_ended_with_it(
+    spark: SparkSession, order: int
+) -> None:
+    ended = position(8, at(0.5), client_id="c", epoch=7)
+    was_set = position(3, at(0.5), client_id=None, epoch=7)
+    before = position(9, at(0.25), client_id="c", epoch=7)
+    tables = Tables(
+        spark,
+        bronze__published=[record(0, 9, at(0.25))],
+        silver__positions=[before, ended, was_set][::order],
+    )
+    assert lag(tables.ask(_LAG, "positions", "claims", as_of=at(1))) == {1: (10, 3, 7)}
 
 
 def test_lag_of_a_group_that_has_stood_still_for_days_is_known(spark: SparkSession) -> None:
@@ -509,21 +638,43 @@ def test_a_name_is_led_while_its_leader_was_heard_of(
     spark: SparkSession, terms: list[Any], led_h: float, span_h: float
 ) -> None:
     rows = [term(*each[:3], last_beat_at=each[3] if len(each) > 3 else None) for each in terms]
-    (found,) = Tables(spark, silver__claims=rows).ask(_LEADERSHIP, "claims")
+    (found,) = Tables(spark, silver__claims=rows).ask(_LEADERSHIP, "claims", "elections")
     assert (found["name"], found["leaders"]) == ("n", 1)
     assert (found["led_ms"], found["span_ms"]) == (led_h * 3_600_000, span_h * 3_600_000)
     assert found["availability"] == pytest.approx(led_h / span_h)
 
 
-def test_who_was_taken_over_from_led_until_its_last_heartbeat(spark: SparkSession) -> None:
-    taken = {"how": "taken_over", "last_beat_at": at(6)}
+def test_a_name_that_had_a_leader_before_is_without_one_from_midnight_to_the_first_election(
+    spark: SparkSession,
+) -> None:
+    before: list[Values] = [
+        {"group_id": "g", "name": "n", "day": DAY - dt.timedelta(n)} for n in (1, 2)
+    ]
+    other: list[Values] = [
+        {"group_id": "h", "name": "n", "day": DAY},
+        {"group_id": "g", "name": "m"},
+    ]
+    tables = Tables(
+        spark, silver__claims=[term("n", at(6), at(12))], silver__elections=[*before, *other]
+    )
+    (found,) = tables.ask(_LEADERSHIP, "claims", "elections")
+    assert (found["led_ms"], found["span_ms"]) == (6 * 3_600_000, 24 * 3_600_000)
+
+
+@pytest.mark.parametrize("how", ["taken_over", "resumed", "claimed_again"])
+def test_who_was_taken_over_from_led_until_its_last_heartbeat(
+    spark: SparkSession, how: str
+) -> None:
+    """Also by itself: a leader that was down is none, though nobody else has taken over."""
+    taken = {"how": how, "last_beat_at": at(6)}
     rows = [
         term("n", at(), at(8), **taken),
         term("n", at(8), at(9), client_id="d"),
         term("n", at(days=1), at(days=1, hour=1), client_id="tomorrow's"),
         claim(0, 1, from_at=at(), day=None),
     ]
-    (found,) = Tables(spark, silver__claims=rows).ask(_LEADERSHIP, "claims", as_of=at(12))
+    tables = Tables(spark, silver__claims=rows)
+    (found,) = tables.ask(_LEADERSHIP, "claims", "elections", as_of=at(12))
     assert (found["leaders"], found["led_ms"]) == (2, 7 * 3_600_000)
     assert found["span_ms"] == 12 * 3_600_000
 
@@ -582,6 +733,21 @@ def test_a_report_is_in_utc_wherever_it_is_written(
         time.tzset()
     assert f'>lag: 8</text><text x="0" y="146">{DAY} 01:00</text>' in page
     assert f">{DAY + dt.timedelta(1)} 00:00</text>" in page
+
+
+def test_a_report_that_shows_the_newest_lines_alone_sums_up_all(spark: SparkSession) -> None:
+    outboxes: list[Values] = [
+        {"outbox": f"shop/{n}", "records": 1, "lost": 0, "day": DAY - dt.timedelta(days)}
+        for n in range(30)
+        for days in range(20)
+    ]
+    lost = {"outbox": "shop/30", "records": 0, "lost": 7, "day": DAY}
+    tables = Tables(spark, gold__outboxes=[*outboxes, lost])
+    page = render_lake(spark, cast(Lake, tables), DAY)
+    assert "The last 500." in page
+    assert ("shop/30" in page, str(DAY - dt.timedelta(19)) in page) == (True, False)
+    assert "<b>600</b>records of rows" in page
+    assert "<b>7</b>rows lost" in page
 
 
 def write(spark: SparkSession, lake: Lake, *deliveries: Values, **expected: Any) -> dict[str, Any]:
@@ -653,3 +819,18 @@ def test_what_has_come_after_all_is_no_finding_any_more_and_a_day_is_judged_alon
     assert {(expires - each["expires_on"]).days for each in kept} <= {0, 1}
     noted = lake.frame(spark, "gold.expectations").filter("NOT met").collect()
     assert [(each["name"], each["found"], each["limit"]) for each in noted] == [("lag", None, 5)]
+
+
+def test_what_is_lost_is_not_known_where_rows_that_were_there_stay_away(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The job that brings them has failed for days, say."""
+    lake = Lake.at(str(tmp_path))
+    record = delivery(1, "unarchived", copies=1)
+    assert write(spark, lake, record)["findings: lost"] == (0, True)  # there never were any
+    known = [{"outbox": BOX, "rows": 3, "lost": 0, "day": DAY - dt.timedelta(30)}]
+    rows = Tables(spark, gold__outboxes=known).frame(None, "gold.outboxes")
+    lake.replace_day("gold.outboxes", rows, DAY - dt.timedelta(30))
+    assert write(spark, lake, record)["findings: lost"] == (None, False)
+    assert "findings: lost" not in write(spark, lake, record, allowed=["lost"])
+    assert write(spark, lake, record, delivery(2, "delivered"))["findings: lost"] == (0, True)

@@ -221,7 +221,7 @@ class Daily:
 
 @pytest.fixture
 def daily(spark: SparkSession, world: World, tmp_path: Path) -> Daily:
-    return Daily(spark, world, tmp_path / "state")
+    return Daily(spark, world, tmp_path / "a state")
 
 
 def counts(result: Reconciliation) -> tuple[int, int, int, int]:

@@ -265,13 +265,14 @@ def test_each_partition_has_its_starting_offset(runs: Runs) -> None:
     assert runs.keys(**chosen) == [10, 11]
 
 
+@pytest.mark.parametrize("true", ["true", "True"])
 def test_at_most_once_refuses_speculation(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, true: str
 ) -> None:
     class Context:
         @staticmethod
         def getLocalProperty(name: str) -> str:
-            return {"spark.speculation": "true"}[name]
+            return {"spark.speculation": true}[name]
 
     given = {"kafka.bootstrap.servers": "x", "groupId": "g", "topics": "t"}
     options = SourceOptions.of({**given, "delivery": "at-most-once"})

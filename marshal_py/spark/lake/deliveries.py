@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.slots import slot_of_key
-from marshal_py.spark.lake.sql import SLOTS, date_literal, fill, time_literal
+from marshal_py.spark.lake.sql import PARTS, STILL_DAYS, date_literal, fill, time_literal
 from marshal_py.spark.lake.tables import Lake
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ SELECT coalesce(r.outbox, p.outbox) AS outbox, coalesce(r.id, p.id) AS id,
     WHEN p.id IS NULL AND r.at > {pending_from} THEN 'pending'
     WHEN p.id IS NULL THEN 'lost'
     WHEN a.outbox IS NULL THEN 'unarchived'
+    WHEN p.place.at > {pending_from} THEN 'pending'
     ELSE 'unexpected'
   END AS status,
   r.at AS created_at,
@@ -65,25 +66,41 @@ LEFT JOIN (SELECT DISTINCT outbox FROM {rows} WHERE day BETWEEN {since} AND {unt
 """
 
 _CLAIMS: Final = """
-SELECT group_id, client_id, epoch, from_at, until_at, coalesce(first_offset, 0) AS first_offset,
-  last_offset,
-  IF(slots = 0, topic, regexp_extract(topic, '{slots}', 1)) AS topic,
-  IF(slots = 0, partition, cast(regexp_extract(topic, '{slots}', 2) AS bigint)) AS partition,
-  slots, partition AS slot
-FROM (
-  SELECT *, coalesce(try_cast(regexp_extract(topic, '{slots}', 3) AS int), 0) AS slots
-  FROM {claims} WHERE day IS NULL OR day >= {since}
+WITH named AS (
+  SELECT group_id, client_id, epoch, from_at, until_at,
+    coalesce(first_offset, try_cast(regexp_extract(topic, '{parts}', 4) AS bigint), 0)
+      AS first_offset,
+    last_offset,
+    IF(divided = '', topic, regexp_extract(topic, '{parts}', 1)) AS topic,
+    IF(divided = '', partition, try_cast(regexp_extract(topic, '{parts}', 2) AS bigint))
+      AS partition,
+    divided LIKE '#%' AS by_keys, nullif(try_cast(substring(divided, 2) AS int), 0) AS slots,
+    partition AS slot
+  FROM (
+    SELECT *, regexp_extract(topic, '{parts}', 3) AS divided
+    FROM {claims} WHERE day IS NULL OR day >= {day}
+  )
+), extents AS (
+  SELECT topic, partition, min(offset) AS low, max(offset) AS high
+  FROM {published} WHERE outbox IS NOT NULL AND day BETWEEN {since} AND {until}
+  GROUP BY topic, partition
 )
+SELECT named.*, explode(sequence(
+    greatest(first_offset, low) DIV {block}, least(last_offset - 1, high) DIV {block})) AS block
+FROM named JOIN extents USING (topic, partition)
+WHERE greatest(first_offset, low) <= least(last_offset - 1, high)
 """
+"""Once for each block of offsets: one day may have thousands of claims of ranges, and no record is
+compared with all of them."""
 
 _HANDLED: Final = """
 SELECT d.outbox, d.id,
   sort_array(collect_list(struct(c.group_id, c.client_id, c.epoch, c.from_at, c.until_at)))
     AS handled
 FROM {placed} AS d JOIN {claims} AS c
-  ON c.topic = d.topic AND c.partition = d.partition
+  ON c.topic = d.topic AND c.partition = d.partition AND c.block = d.offset DIV {block}
   AND d.offset >= c.first_offset AND d.offset < c.last_offset
-  AND (c.slots = 0 OR c.slot = d.hash % c.slots)
+  AND (NOT c.by_keys OR c.slot = d.hash % c.slots)
 GROUP BY d.outbox, d.id
 """
 
@@ -92,7 +109,15 @@ SELECT d.*, coalesce(h.handled, array()) AS handled
 FROM {days} AS d LEFT JOIN {handled} AS h ON d.outbox = h.outbox AND d.id = h.id
 """
 
-_HASHES: Final = 1 << 32
+_BLOCK: Final = "10000"
+_HASHES: Final = 1 << 62
+"""More than there are hashes, and offsets, which stand in for them where there is no key."""
+
+
+_GONE: Final = (
+    "bronze has nothing of {0} any more, which {1} was made of: the tables of {1} stay as they are "
+    "(`marshal lake maintain --bronze-days` keeps bronze for longer)"
+)
 
 
 def check_days(
@@ -101,13 +126,16 @@ def check_days(
     """Raise `ConfigurationError` for a day that would be written anew without what it was made of.
 
     Retention deletes bronze before silver and gold: they would lose the day, or have its records
-    without their rows; or its rows, where an archive is read again, without their records.
+    without their rows; or its rows, where an archive is read again, without their records; or lose
+    the lag of topics whose records are of no outbox.
     """
-    late = dt.timedelta(late_days)
-    first, last = min(days) - late, max(days)
+    late, still = dt.timedelta(late_days), dt.timedelta(late_days + STILL_DAYS)
+    last = max(days)
 
-    def known(table: str, which: str = "true", day: str = "day") -> set[dt.date]:
-        between = f"day BETWEEN {date_literal(first)} AND {date_literal(last)}"
+    def known(
+        table: str, which: str = "true", day: str = "day", back: dt.timedelta = late
+    ) -> set[dt.date]:
+        between = f"day BETWEEN {date_literal(min(days) - back)} AND {date_literal(last)}"
         found = lake.frame(spark, table).filter(between).filter(which)
         return {row[0] for row in found.selectExpr(day).distinct().collect()}
 
@@ -117,11 +145,12 @@ def check_days(
     for day in sorted(gone):
         for wanted in sorted(days):
             if wanted - late <= day <= wanted:
-                raise ConfigurationError(
-                    f"bronze has nothing of {day} any more, which {wanted} was made of: the tables "
-                    f"of {wanted} stay as they are (`marshal lake maintain --bronze-days` keeps "
-                    "bronze for longer)"
-                )
+                raise ConfigurationError(_GONE.format(day, wanted))
+    if had_lag := known("gold.lag").intersection(days):
+        left = known("bronze.published", back=still)
+        for wanted in sorted(had_lag):
+            if not any(wanted - still <= day <= wanted for day in left):
+                raise ConfigurationError(_GONE.format(wanted, wanted))
 
 
 def write_deliveries(
@@ -150,8 +179,9 @@ def write_deliveries(
     )
     days = joined.filter(f"day = {date_literal(day)}")
     claims = spark.sql(
-        fill(_CLAIMS, since=date_literal(day), slots=SLOTS),
+        fill(_CLAIMS, day=date_literal(day), parts=PARTS, block=_BLOCK, **bounds),
         claims=lake.frame(spark, "silver.claims"),
+        published=lake.frame(spark, "bronze.published"),
     )
     placed = days.filter("offset IS NOT NULL").select(
         "outbox", "id", "topic", "partition", "offset", "key"
@@ -163,7 +193,7 @@ def write_deliveries(
         )
     else:
         placed = placed.selectExpr("*", "0L AS hash")
-    handled = spark.sql(_HANDLED, placed=placed, claims=claims)
+    handled = spark.sql(fill(_HANDLED, block=_BLOCK), placed=placed, claims=claims)
     lake.replace_day(
         "silver.deliveries", spark.sql(_WITH_HANDLERS, days=days, handled=handled), day
     )

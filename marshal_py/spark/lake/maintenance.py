@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["maintain"]
 
 _LEAST_VACUUM_H: Final = 1.0
+_CLOCKS_H: Final = 1.0
+"""What the clocks of two drivers may differ by."""
 _AT_ONCE: Final = 4
 """Tables that are cared for at the same time."""
 
@@ -33,8 +35,9 @@ def maintain(
 
     `bronze_days`, `days`: how long days are kept in bronze, and in silver and gold; findings until
     they expire. Rows that have not ended stay. `vacuum_h`: files that were replaced so long ago go:
-    whoever reads for longer than that finds them gone. Returns the rows that each table lost. May
-    be done beside runs, of which one may fail then, and is to be started again.
+    whoever reads for longer than that finds them gone. What may not be folded yet stays. Returns
+    the rows that each table lost. May be done beside runs, of which one may fail then, and is to be
+    started again. Raises `ConfigurationError`, also for a lake of a later version.
     """
     for name, value, least in (
         ("bronze_days", bronze_days, 2),
@@ -43,7 +46,10 @@ def maintain(
     ):
         if not value >= least:
             raise ConfigurationError(f"{name} = {value} must be {least} or more")
+    lake.check_version(spark)
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+
+    unread_h = _unread_h(spark, lake)
 
     def care(table: str) -> tuple[str, int]:
         columns = LAKE_TABLES[table]
@@ -59,9 +65,24 @@ def maintain(
         if gone:
             spark.sql(f"DELETE FROM {path} WHERE {old}")  # noqa: S608
         spark.sql(f"OPTIMIZE {path}")
-        spark.sql(f"VACUUM {path} RETAIN {vacuum_h} HOURS")
+        kept_h: float | None = vacuum_h
+        if table == "bronze.coordination":
+            kept_h = None if unread_h is None else max(vacuum_h, unread_h)
+        if kept_h is not None:
+            spark.sql(f"VACUUM {path} RETAIN {kept_h} HOURS")
         return table, gone
 
     tables = [table for table in LAKE_TABLES if lake.exists(spark, table)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return {table: gone for table, gone in pool.map(care, tables) if gone}
+
+
+def _unread_h(spark: SparkSession, lake: Lake) -> float | None:
+    """So long ago came what may not have been folded, hours; None: all of it.
+
+    A stream reads each file that was added, also one that was compacted since then, or deleted. A
+    run that came to its end had read what was there when it began.
+    """
+    ago = "timestampdiff(MINUTE, max(started_at), current_timestamp()) / 60.0D"
+    found = lake.frame(spark, "gold.runs").selectExpr(ago).collect()[0][0]
+    return None if found is None else found + _CLOCKS_H

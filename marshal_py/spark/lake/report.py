@@ -24,12 +24,22 @@ _WIDTH, _HEIGHT = 1000, 150
 
 def render_lake(spark: SparkSession, lake: Lake, last: dt.date, days: int = 30) -> str:
     """The `days` up to, and with, `last` as an HTML document without script."""
+    from pyspark.sql import functions as F
+
     first = last - dt.timedelta(days - 1)
     between = f"day BETWEEN DATE '{first}' AND DATE '{last}'"
 
     def read(table: str, order: str, condition: str = "true") -> list[Row]:
         found = lake.frame(spark, table).filter(between).filter(condition)
-        return [row.asDict() for row in found.orderBy(*order.split()).limit(_MOST).collect()]
+        newest = found.orderBy(*map(F.desc, order.split())).limit(_MOST).collect()
+        return [row.asDict() for row in reversed(newest)]
+
+    def per_day(table: str, **sums: str) -> list[Row]:
+        found = lake.frame(spark, table).filter(between).groupBy("day")
+        return [
+            row.asDict()
+            for row in found.agg(*(F.expr(sql).alias(name) for name, sql in sums.items())).collect()
+        ]
 
     outboxes = read("gold.outboxes", "day outbox")
     groups = read("gold.groups", "day group_id")
@@ -55,7 +65,15 @@ def render_lake(spark: SparkSession, lake: Lake, last: dt.date, days: int = 30) 
     ]
     parts = [
         f'<p class="note">{first} to {last}, UTC.</p>',
-        _tiles(outboxes, groups, kinds),
+        _tiles(
+            per_day(
+                "gold.outboxes",
+                records="sum(records)",
+                lost="IF(bool_or(lost IS NULL), NULL, sum(lost))",
+            ),
+            per_day("gold.groups", takeovers="sum(takeovers)"),
+            kinds,
+        ),
         _section("Not as expected", read("gold.expectations", "day name", "NOT met"), {}),
         _section("Findings", kinds, {}),
         _section("Outboxes", outboxes, {"latency_p99_ms": "outbox"}),
@@ -86,7 +104,7 @@ def _section(title: str, rows: Sequence[Row], pictures: Mapping[str, str]) -> st
     numbers = tuple(name for name in names if any(type(row[name]) in (int, float) for row in rows))
     lines = [tuple(_text(row[name]) for name in names) for row in rows]
     drawn = "".join(_lines(rows, "day", column, of) for column, of in pictures.items())
-    more = f'<p class="note">The first {_MOST}.</p>' if len(rows) == _MOST else ""
+    more = f'<p class="note">The last {_MOST}.</p>' if len(rows) == _MOST else ""
     return f"<h2>{title}</h2>{drawn}{html_table(names, lines, numbers=numbers)}{more}"
 
 

@@ -96,7 +96,7 @@ def run_lake(
     lake = Lake.to_write(spark, place)
     started = dt.datetime.now(dt.UTC)
     with cluster_watched(spark):
-        _check_version(spark, lake)
+        lake.check_version(spark)
         with Offsets(config, timeout_s) as offsets:
             partitions = len(offsets.partitions(settings.topic))
         progress("reading what is new")
@@ -139,15 +139,6 @@ def run_lake(
         done = LakeRun(tuple(map(str, days)), records, published, tuple(gates))
         _note(spark, lake, started, done)
     return done
-
-
-def _check_version(spark: SparkSession, lake: Lake) -> None:
-    latest = lake.frame(spark, "gold.runs").selectExpr("max(schema_version)").collect()[0][0]
-    if latest is not None and latest > SCHEMA_VERSION:
-        raise ConfigurationError(
-            f"{lake.place} has tables of version {latest}, and this library writes version "
-            f"{SCHEMA_VERSION}: upgrade it, or begin another lake"
-        )
 
 
 def _note(spark: SparkSession, lake: Lake, started: dt.datetime, done: LakeRun) -> None:

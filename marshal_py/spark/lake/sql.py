@@ -5,11 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from typing import Final
 
-__all__ = ["SLOTS", "date_literal", "fill", "table_name", "time_literal"]
+__all__ = ["PARTS", "STILL_DAYS", "date_literal", "fill", "table_name", "time_literal"]
 
-SLOTS: Final = "^([A-Za-z0-9._-]+)/([0-9]+)#([0-9]+)$"
-"""Names of cells that are slots: the topic and partition whose messages they divide, and how many
-slots there are (specs/PROTOCOL.md §5.17)."""
+PARTS: Final = "^([A-Za-z0-9._-]+)/([0-9]+)(@|#[0-9]+)([0-9]*)$"
+"""Names of cells that are parts of a partition: its topic, its number, and how it is divided. Slots
+have # and how many there are (specs/PROTOCOL.md §5.17); ranges have @, and their start (§5.18)."""
+
+STILL_DAYS: Final = 30
+"""How long something may have stood still and is known: what a run costs must not grow with all
+history."""
 
 
 def fill(query: str, **values: str) -> str:

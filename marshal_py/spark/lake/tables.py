@@ -124,7 +124,7 @@ state bytes what the fold goes on from
             """
 outbox text NAME/OUTBOX
 id int id of the outbox's row
-status text delivered, pending, lost, unexpected (no such row) or unarchived (no rows are known)
+status text delivered, lost, unexpected (no such row), pending or unarchived (no rows are known)
 created_at time when the row was inserted; null where no row is known
 topic text topic: of the record, or of the row that has none
 key bytes key, likewise
@@ -148,7 +148,7 @@ rows int rows inserted that day; null: none are known
 delivered int rows and records that belong together
 records int records of those rows, duplicates among them
 lost int rows without a record, older than the grace; null: no rows are known
-pending int younger ones
+pending int younger rows, and younger records, whose other half has not come yet
 unexpected int records that no row asked for; null: no rows are known
 duplicated int records beyond the first of their row
 disordered int records behind one of a later row of the same key
@@ -185,7 +185,7 @@ group_id text group
 topic text topic; only of those that the lake reads
 partition int partition
 end_offset int offset behind the last record
-position int position of the group
+position int position of the group: of its last slot, or of its furthest range
 lag int records between them, at most: gaps between offsets count
 """
         ),
@@ -198,7 +198,7 @@ group_id text group
 name text what is led
 leaders int leaders of that day
 led_ms int time with a leader who was heard of, milliseconds
-span_ms int time that was looked at: the day, from the first election on, up to the last look
+span_ms int time that was looked at: the day up to the last look; a new name's from its election on
 availability float led_ms / span_ms
 """
         ),
@@ -298,6 +298,15 @@ class Lake:
             spark.conf.set(*_S3_CHECKPOINTS)
         spark.conf.set(*_UTC)
         return lake
+
+    def check_version(self, spark: SparkSession) -> None:
+        """Raise `ConfigurationError` for a lake of a later version than this library writes."""
+        latest = self.frame(spark, "gold.runs").selectExpr("max(schema_version)").collect()[0][0]
+        if latest is not None and latest > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"{self.place} has tables of version {latest}, and this library writes version "
+                f"{SCHEMA_VERSION}: upgrade it, or begin another lake"
+            )
 
     def path(self, table: str) -> str:
         """The folder of a table."""

@@ -2293,8 +2293,8 @@ COMMANDS: tuple[Noticed, ...] = (
     noticed(
         "files of a lake stay for as many hours as are wanted",
         "marshal_py.spark.lake.maintenance",
-        "unit/marshal_py/spark/lake/test_maintenance.py::test_what_is_old_is_deleted_and_counted_before_files_go",
-        ("maintain", "RETAIN {vacuum_h} HOURS", "RETAIN 168 HOURS"),
+        "unit/marshal_py/spark/lake/test_maintenance.py::test_files_that_no_run_may_have_folded_yet_stay",
+        ("maintain", "kept_h: float | None = vacuum_h", "kept_h: float | None = 1"),
     ),
     noticed(
         "where nothing is old in a lake nothing is deleted",

@@ -195,6 +195,12 @@ SPARK: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "speculation is asked for as Spark reads it",
+        f"{ON}.batch",
+        f"{UNIT}/test_batch.py::test_at_most_once_a_range_is_claimed_before_the_block_or_is_not_in_it",
+        ("_speculates", ".strip().lower() ==", "=="),
+    ),
+    noticed(
         "jobs of a cluster that is gone are cancelled",
         f"{ON}.watch",
         f"{UNIT}/test_watch.py::test_a_job_without_executors_is_cancelled_and_the_error_says_why",
@@ -274,6 +280,12 @@ SPARK: tuple[Noticed, ...] = (
         ("_Driver._plan", "if oldest is None or known is not None:", "if oldest is None:"),
     ),
     noticed(
+        "what is gone is told once though nothing comes behind the snapshot",
+        f"{ON}.audit",
+        f"{UNIT}/test_audit.py::test_what_is_gone_is_told_once_though_nothing_comes_behind_the_snapshot",
+        ("_Driver._plan", "if oldest is not None and oldest.next_offset == end:", "if False:"),
+    ),
+    noticed(
         "a damaged snapshot is told once",
         f"{ON}.audit",
         f"{UNIT}/test_audit.py::test_a_damaged_snapshot_is_told_once_and_a_tombstone_never",
@@ -341,6 +353,12 @@ SPARK: tuple[Noticed, ...] = (
         f"{ON}.audit_report",
         f"{UNIT}/test_audit_report.py::test_lag_of_a_shared_partition_is_that_of_its_last_slot",
         ("_lag", "done = min(", "done = max("),
+    ),
+    noticed(
+        "a position that was set back is where the group is, in the report",
+        f"{ON}.audit_report",
+        f"{UNIT}/test_audit_report.py::test_a_position_that_was_set_is_where_the_group_is_though_its_claim_ended_with_it",
+        ("_lag", "sorted(each, key=lambda s: s[0])", "sorted(each)"),
     ),
     noticed(
         "a restart is no takeover in the report",
@@ -528,7 +546,7 @@ SPARK: tuple[Noticed, ...] = (
         "who holds a claim still has handled what it went past",
         f"{LAKE}.deliveries",
         f"{DAYS}::test_who_handled_a_record_is_whose_claim_went_past_it",
-        ("", "WHERE day IS NULL OR day >= {since}", "WHERE day >= {since}"),
+        ("", "WHERE day IS NULL OR day >= {day}", "WHERE day >= {day}"),
     ),
     noticed(
         "a day is not written anew without what it was made of",
@@ -549,6 +567,62 @@ SPARK: tuple[Noticed, ...] = (
         ("", " AND how = 'taken_over')", ")"),
     ),
     noticed(
+        "takeovers of other days are not read",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_a_group_is_counted_by_what_happened_on_the_day",
+        ("", "(day IS NULL OR day = {day}) AND to_date(at)", "to_date(at)"),
+    ),
+    noticed(
+        "latencies of a day are exact",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_the_latency_of_many_rows_is_exact",
+        (
+            "",
+            "min(latency_ms) FILTER (WHERE share >= 0.99) AS",
+            "percentile_approx(latency_ms, 0.99, 100) AS",
+        ),
+    ),
+    noticed(
+        "a leader that was down and came back led no longer than it was heard of",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_who_was_taken_over_from_led_until_its_last_heartbeat",
+        ("", "IN ('taken_over', 'resumed', 'claimed_again')", "IN ('taken_over')"),
+    ),
+    noticed(
+        "a night without a leader counts",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_a_name_that_had_a_leader_before_is_without_one_from_midnight_to_the_first_election",
+        ("", "min(coalesce(since, low))", "min(low)"),
+    ),
+    noticed(
+        "what is lost is not known where rows stay away",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_what_is_lost_is_not_known_where_rows_that_were_there_stay_away",
+        ("_gates", "and _rows_stay_away(spark, lake, day):", "and False:"),
+    ),
+    noticed(
+        "a position that was set back is where the group is",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_lag_is_from_where_a_position_was_set_though_a_claim_ended_with_it",
+        ("", "struct(at, epoch, client_id IS NULL)", "struct(at, epoch, client_id IS NOT NULL)"),
+    ),
+    noticed(
+        "lag of a partition that is shared by ranges is that of the furthest",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_lag_of_a_partition_that_is_shared_by_ranges_is_that_of_the_furthest",
+        (
+            "",
+            "IF(divided = '@', max(position), max_by",
+            "IF(divided = '', max(position), max_by",
+        ),
+    ),
+    noticed(
+        "positions of another way of sharing are of the past",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_lag_of_a_shared_partition_is_that_of_its_last_slot",
+        ("", "  WHERE divided = now\n", ""),
+    ),
+    noticed(
         "what comes when an hour ends is of the next",
         f"{LAKE}.gold",
         f"{DAYS}::test_lag_is_what_had_come_and_was_not_done_when_an_hour_ended",
@@ -558,7 +632,7 @@ SPARK: tuple[Noticed, ...] = (
         "lag of gold is that of the last slot",
         f"{LAKE}.gold",
         f"{DAYS}::test_lag_of_a_shared_partition_is_that_of_its_last_slot",
-        ("", "min(position) AS position\n  FROM seen", "max(position) AS position\n  FROM seen"),
+        ("", "min(position) AS position\n  FROM (", "max(position) AS position\n  FROM ("),
     ),
     noticed(
         "a client that stands still for days is behind",
@@ -582,7 +656,8 @@ SPARK: tuple[Noticed, ...] = (
         f"{DAYS}::test_who_was_taken_over_from_led_until_its_last_heartbeat",
         (
             "",
-            "CASE WHEN how = 'taken_over' THEN coalesce(last_beat_at, from_at)\n      WHEN",
+            "CASE WHEN how IN ('taken_over', 'resumed', 'claimed_again') THEN "
+            "coalesce(last_beat_at, from_at)\n      WHEN",
             "CASE WHEN",
         ),
     ),
@@ -615,10 +690,28 @@ SPARK: tuple[Noticed, ...] = (
         ("maintain", "expires_on < DATE", "day < DATE"),
     ),
     noticed(
+        "what is not folded yet is not deleted",
+        f"{LAKE}.maintenance",
+        f"{UNIT}/lake/test_maintenance.py::test_files_that_no_run_may_have_folded_yet_stay",
+        ("maintain", "max(vacuum_h, unread_h)", "vacuum_h"),
+    ),
+    noticed(
         "a lake of a later version is refused",
-        f"{LAKE}.run",
+        f"{LAKE}.tables",
         f"{UNIT}/lake/test_places.py::test_a_lake_of_a_later_version_is_refused",
-        ("_check_version", "latest > SCHEMA_VERSION", "latest < SCHEMA_VERSION"),
+        ("Lake.check_version", "latest > SCHEMA_VERSION", "latest < SCHEMA_VERSION"),
+    ),
+    noticed(
+        "a lake of a later version is not cared for",
+        f"{LAKE}.maintenance",
+        f"{UNIT}/lake/test_places.py::test_a_lake_of_a_later_version_is_refused",
+        ("maintain", "    lake.check_version(spark)\n", ""),
+    ),
+    noticed(
+        "a lake of a later version takes no rows of an archive",
+        f"{OUTBOX}.lake",
+        f"{UNIT}/lake/test_places.py::test_a_lake_of_a_later_version_is_refused",
+        ("add_archive", "        lake.check_version(spark)\n", ""),
     ),
     noticed(
         "a bucket where commits may be overwritten is refused",
@@ -645,10 +738,46 @@ SPARK: tuple[Noticed, ...] = (
         ("render_lake", 'row["hour"], dt.UTC)', 'row["hour"])'),
     ),
     noticed(
+        "a report has the newest lines",
+        f"{LAKE}.report",
+        f"{DAYS}::test_a_report_that_shows_the_newest_lines_alone_sums_up_all",
+        ("render_lake", "map(F.desc, order.split())", "order.split()"),
+    ),
+    noticed(
         "a day of which the rows are left, and no records, is not written anew",
         f"{LAKE}.deliveries",
         f"{DAYS}::test_a_day_whose_rows_or_records_are_gone_is_not_written_anew",
         ("check_days", ' | (had_records - known("bronze.published"))', ""),
+    ),
+    noticed(
+        "a day whose lag alone is known is not written anew without records",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_day_whose_records_were_of_no_outbox_and_are_gone_keeps_its_lag",
+        ("check_days", 'known("gold.lag").intersection(days)', "set()"),
+    ),
+    noticed(
+        "a record whose row may be on its way is pending",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_record_without_a_row_is_unexpected_when_it_is_older_than_the_grace",
+        ("", "    WHEN p.place.at > {pending_from} THEN 'pending'\n", ""),
+    ),
+    noticed(
+        "a record of a range was handled by its claim",
+        f"{LAKE}.sql",
+        f"{DAYS}::test_who_handled_a_record_of_a_range_is_whose_claim_of_it_went_past",
+        ("", "(@|#[0-9]+)", "(#[0-9]+)"),
+    ),
+    noticed(
+        "a claim has handled records of all blocks of offsets",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_claim_of_many_records_has_handled_each_once",
+        ("", "least(last_offset - 1, high) DIV {block}", "greatest(first_offset, low) DIV {block}"),
+    ),
+    noticed(
+        "a record without a key is of the slot of its offset, however large",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_who_handled_a_record_without_a_key_is_who_had_the_slot_of_its_offset",
+        ("", "_HASHES: Final = 1 << 62", "_HASHES: Final = 1 << 32"),
     ),
     noticed(
         "the name of a log is no pattern",

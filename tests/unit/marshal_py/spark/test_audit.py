@@ -106,6 +106,17 @@ def test_what_is_gone_is_told_where_no_snapshot_covers_it_and_where_rows_are_mis
     assert "records 10 to 29 are gone" in driver.findings[0]
 
 
+def test_what_is_gone_is_told_once_though_nothing_comes_behind_the_snapshot(
+    driver: _Driver,
+) -> None:
+    """Each run would tell it anew, and none would come any further."""
+    for _ in range(2):
+        assert driver._plan(before(10), {0: (29, 30)}, {0: [snapshot(30)]}) == {}
+    assert driver.findings == []
+    assert driver._plan(before(10), {0: (29, 31)}, {0: [snapshot(30)]})[0].start == 30
+    assert kinds(driver) == [(0, 30, "log_hole")]
+
+
 def log_with(monkeypatch: pytest.MonkeyPatch, *records: tuple[int, int, bytes]) -> list[Any]:
     """The log has these records: partition, offset, value. Returns what is asked for."""
     asked: list[Any] = []

@@ -54,6 +54,11 @@ def test_lag_is_the_end_less_the_position_at_that_moment() -> None:
     assert cells(_lag([end(10, 1), end(12, 2)], [position(4, 1.5)])) == [["g · t", "8", "10"]]
 
 
+def test_a_position_that_was_set_is_where_the_group_is_though_its_claim_ended_with_it() -> None:
+    set_back = [position(14, 1), position(14, 2), position(4, 2)]
+    assert cells(_lag([end(20, 3)], set_back)) == [["g · t", "16", "16"]]
+
+
 def test_lag_of_a_shared_partition_is_that_of_its_last_slot() -> None:
     shared = position(2, 0, "t#slots", 0)
     slots = [position(8, 1, "t/0#2", 0), position(3, 1, "t/0#2", 1)]

@@ -17,8 +17,8 @@ TODAY = dt.date(2026, 3, 1)
 class Lake:
     """A session and a lake in one, in which each table has so many old rows."""
 
-    def __init__(self, tables: list[str], old: int = 0) -> None:
-        self.tables, self.old = tables, old
+    def __init__(self, tables: list[str], old: int = 0, ran_h: float | None = 0.0) -> None:
+        self.tables, self.old, self.ran_h = tables, old, ran_h
         self.statements: list[str] = []
         self.filters: dict[str, str] = {}
         self.settings: dict[str, str] = {}
@@ -29,6 +29,9 @@ class Lake:
 
     def sql(self, statement: str) -> None:
         self.statements.append(statement)
+
+    def check_version(self, _spark: object) -> None:
+        pass
 
     def path(self, table: str) -> str:
         return f"/lake/{table}"
@@ -46,6 +49,13 @@ class Lake:
 
             def count(self) -> int:
                 return lake.old
+
+            def selectExpr(self, what: str) -> Frame:
+                assert (table, "max(started_at)" in what) == ("gold.runs", True)
+                return self
+
+            def collect(self) -> list[tuple[float | None]]:
+                return [(lake.ran_h,)]
 
         return Frame()
 
@@ -83,6 +93,18 @@ def test_where_nothing_is_old_nothing_is_deleted() -> None:
     lake = Lake(["bronze.coordination"])
     assert lake.maintain() == {}
     assert [statement.split()[0] for statement in lake.statements] == ["OPTIMIZE", "VACUUM"]
+
+
+@pytest.mark.parametrize(
+    ("ran_h", "hours"), [(0.5, "168.0"), (166.9, "168.0"), (300.0, "301.0"), (None, None)]
+)
+def test_files_that_no_run_may_have_folded_yet_stay(ran_h: float | None, hours: str | None) -> None:
+    """Runs that failed for longer than files are kept could not go on where they ended."""
+    lake = Lake(["bronze.coordination", "bronze.published"], ran_h=ran_h)
+    lake.maintain()
+    vacuumed = [f"VACUUM delta.`/lake/bronze.coordination` RETAIN {hours} HOURS"] if hours else []
+    published = "VACUUM delta.`/lake/bronze.published` RETAIN 168.0 HOURS"
+    assert sorted(s for s in lake.statements if s.startswith("VACUUM")) == [*vacuumed, published]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,9 +14,10 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.errors import AnalysisException
 
+from harvest.spark.lake import add_archive, add_table
 from marshal_py.errors import ConfigurationError
+from marshal_py.spark.lake.maintenance import maintain
 from marshal_py.spark.lake.report import _lines, _section, _tiles
-from marshal_py.spark.lake.run import _check_version
 from marshal_py.spark.lake.sql import table_name, time_literal
 from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
 from tests.unit.marshal_py.spark.test_audit_report import at, cells
@@ -32,6 +36,21 @@ class Session:
 
     def set(self, name: str, value: str) -> None:
         self.settings[name] = value
+
+    @property
+    def readStream(self) -> Session:
+        return self
+
+    read = readStream
+
+    def parquet(self, _path: str) -> SimpleNamespace:
+        return SimpleNamespace(schema=None)
+
+    def schema(self, _types: object) -> Session:
+        return self
+
+    def option(self, _name: str, _value: str) -> Session:
+        return self
 
 
 def test_a_bucket_is_written_to_only_where_no_commit_can_be_overwritten() -> None:
@@ -58,16 +77,27 @@ def test_days_are_in_utc_whatever_zone_the_session_was_in(place: str) -> None:
 @pytest.mark.parametrize(
     ("latest", "refused"), [(None, False), (SCHEMA_VERSION, False), (SCHEMA_VERSION + 1, True)]
 )
-def test_a_lake_of_a_later_version_is_refused(latest: int | None, refused: bool) -> None:
+def test_a_lake_of_a_later_version_is_refused(
+    latest: int | None, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frame = SimpleNamespace(
         selectExpr=lambda _: SimpleNamespace(collect=lambda: [(latest,)]),
     )
-    lake = cast(Any, SimpleNamespace(place="/lake", frame=lambda *_: frame))
-    if refused:
-        with pytest.raises(ConfigurationError, match="upgrade it, or begin another lake"):
-            _check_version(cast(Any, None), lake)
-    else:
-        _check_version(cast(Any, None), lake)
+    monkeypatch.setattr(Lake, "frame", lambda *_: frame)
+    lake, session = Lake.at("/lake"), cast(Any, Session())
+    whoever_writes: list[Callable[[], object]] = [
+        lambda: lake.check_version(session),
+        lambda: maintain(session, lake, today=dt.date(2026, 3, 1)),
+        lambda: add_archive(session, "/lake", "shop/outbox", "archive"),
+        lambda: add_table(session, "/lake", "shop/outbox", "", "outbox", late_s=1.0),
+    ]
+    for write in whoever_writes if refused else whoever_writes[:1]:
+        with (
+            pytest.raises(ConfigurationError, match="upgrade it, or begin another lake")
+            if refused
+            else contextlib.nullcontext()
+        ):
+            write()
 
 
 @pytest.mark.parametrize("condition", ["PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "OTHER"])
