@@ -1091,7 +1091,8 @@ class Claimant:
     # Release, loss and end (§5.7 to §5.9)
 
     def _start_release(self, holding: Holding, now_ns: int) -> None:
-        self._store_metadata(holding, now_ns)
+        if holding.paused:  # whoever releases by itself has had it told
+            self._store_metadata(holding, now_ns)
         holding.lease_until_ns = 0
         holding.on(ClaimEvent.RELEASE_DECIDED)
         holding.release_at_ns = None
@@ -1108,9 +1109,15 @@ class Claimant:
         if self.silent or claimed_at < 0:
             return
         if holding.metadata not in (holding.stored_metadata, holding.sent_metadata):
-            entry = MetadataEntry(claimed_at, holding.metadata)
-            holding.sent_metadata = holding.metadata
-            self._send_heartbeat(holding.coordinator, [], [entry], 0, now_ns)
+            parts = list(self._changes(holding.coordinator))  # what is new of the others, too
+            if holding.sent_metadata != holding.metadata:
+                holding.sent_metadata = holding.metadata
+                positions, metadata = parts[-1]
+                metadata.append(MetadataEntry(claimed_at, holding.metadata))
+                if holding.next_offset > holding.stored_offset:
+                    positions += (claimed_at, holding.next_offset)
+            for positions, metadata in parts:
+                self._send_heartbeat(holding.coordinator, positions, metadata, 0, now_ns)
 
     def _give_back(
         self,

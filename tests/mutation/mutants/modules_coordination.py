@@ -2210,12 +2210,6 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Claimant._start_release", "self._store_metadata(holding, now_ns)", "pass"),
     ),
     noticed(
-        "metadata of a heartbeat that failed are sent again",
-        "marshal_py.protocol.claimant",
-        "unit/marshal_py/protocol/test_claimant_spec.py::test_what_a_heartbeat_carries_already_needs_no_other_unless_that_failed",
-        ("Claimant.append_failed", 'ours.sent_metadata = b""', "pass"),
-    ),
-    noticed(
         "who leaves tells the metadata of all in one heartbeat",
         "marshal_py.protocol.claimant",
         "unit/marshal_py/protocol/test_claimant_spec.py::test_who_leaves_sends_one_heartbeat_for_all_that_none_has_carried",

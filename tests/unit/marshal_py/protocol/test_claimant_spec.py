@@ -726,22 +726,6 @@ def test_a_release_says_the_epoch_and_the_position() -> None:
 
 
 @spec("C-62")
-def test_what_no_heartbeat_has_carried_goes_before_the_release() -> None:
-    cluster = Cluster()
-    client = cluster.client()
-    holding = client.hold()
-    client.land()
-    client.see(10)
-    client.claimant.set_metadata(holding, b"of 42")
-    client.do("commit", holding, 42, flush=False)
-    client.do("release", holding)
-    assert kinds(client.outbox()) == ["Heartbeat", "ReleasingPartition"]
-    client.land()
-    cell = cluster.truth().cells["g", "t", 0]
-    assert (cell.held, cell.next_offset, cell.metadata) == (False, 42, b"of 42")
-
-
-@spec("C-62")
 def test_a_release_after_a_pause_goes_behind_what_is_about_its_position() -> None:
     cluster, client, holding = paused()
     client.claimant.set_metadata(holding, b"of 42")
@@ -751,22 +735,6 @@ def test_a_release_after_a_pause_goes_behind_what_is_about_its_position() -> Non
     client.land()
     cell = cluster.truth().cells["g", "t", 0]
     assert (cell.held, cell.next_offset, cell.metadata) == (False, 42, b"of 42")
-
-
-@spec("C-62")
-def test_what_a_heartbeat_carries_already_needs_no_other_unless_that_failed() -> None:
-    for fails in (False, True):
-        client = Cluster().client()
-        holding = client.hold()
-        client.land()
-        client.see(10)
-        client.claimant.set_metadata(holding, b"new")
-        client.do("renew", holding)
-        (append,) = client.lose()
-        if fails:
-            client.do("append_failed", append.seq)
-        client.do("release", holding)
-        assert kinds(client.outbox()) == ["Heartbeat"] * fails + ["ReleasingPartition"]
 
 
 @spec("C-62")
