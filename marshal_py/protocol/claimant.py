@@ -1110,12 +1110,9 @@ class Claimant:
             return
         if holding.metadata not in (holding.stored_metadata, holding.sent_metadata):
             parts = list(self._changes(holding.coordinator))  # what is new of the others, too
-            if holding.sent_metadata != holding.metadata:
+            if holding.sent_metadata != holding.metadata:  # it is paused: they leave it out
                 holding.sent_metadata = holding.metadata
-                positions, metadata = parts[-1]
-                metadata.append(MetadataEntry(claimed_at, holding.metadata))
-                if holding.next_offset > holding.stored_offset:
-                    positions += (claimed_at, holding.next_offset)
+                parts[-1][1].append(MetadataEntry(claimed_at, holding.metadata))
             for positions, metadata in parts:
                 self._send_heartbeat(holding.coordinator, positions, metadata, 0, now_ns)
 

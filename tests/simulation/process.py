@@ -64,9 +64,9 @@ class Process:
         """Whether it knew, after its last step, that a twin has fenced it."""
         self.told_to_stop = False
         self.paused_epochs: set[tuple[str, int, int]] = set()
+        """What it had read the pause of, after its last step: nothing renews that any more."""
         self.last_words: set[int] = set()
         """Epochs that are paused, of which a heartbeat told something: their release comes next."""
-        """What it had read the pause of, after its last step: nothing renews that any more."""
         # faults that are armed
         self.freeze_before_send = 0
         self.crash_amid_send: tuple[int, bool] | None = None
