@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from marshal_py.errors import ConfigurationError
 
-__all__ = ["PULSE_S", "Pulse"]
+__all__ = ["PULSE_S", "Pulse", "TimeAwake"]
 
 EVERY_MS: Final = 10_000
 """librdkafka tells its statistics so often, unless a program wants them at other times: they are
@@ -17,7 +17,23 @@ PULSE_S: Final = 60.0
 """Who has not told them for so long, or three times as late as it should, hangs."""
 
 _MOST_S: Final = 1.0
-"""Counted between two looks: a program that handled messages meanwhile could not hear it."""
+"""Counted between two looks."""
+
+
+class TimeAwake:
+    """Counts the time between looks, of each a second at most.
+
+    Who stood still, or handled messages meanwhile, could neither read nor hear anything.
+    """
+
+    def __init__(self) -> None:
+        self._looked_s = 0.0
+
+    def passed_s(self, now_s: float) -> float:
+        """Return how much time counts since the last look."""
+        passed_s = min(now_s - self._looked_s, _MOST_S)
+        self._looked_s = now_s
+        return passed_s
 
 
 class Pulse:
@@ -33,7 +49,7 @@ class Pulse:
         every_ms = _whole(config.get("statistics.interval.ms", EVERY_MS))
         self.limit_s = max(PULSE_S, 3 * every_ms / 1000) if every_ms else float("inf")
         self._program = config.get("stats_cb") if "statistics.interval.ms" in config else None
-        self._waited_s = self._looked_s = 0.0
+        self._awake, self._waited_s = TimeAwake(), 0.0
         self.settings: dict[str, Any] = {"statistics.interval.ms": every_ms, "stats_cb": self._hear}
         """Of the consumer."""
 
@@ -44,8 +60,7 @@ class Pulse:
 
     def stopped(self, now_s: float) -> bool:
         """Whether it has stopped. To be asked after each poll, which lets it be heard."""
-        self._waited_s += min(now_s - self._looked_s, _MOST_S)
-        self._looked_s = now_s
+        self._waited_s += self._awake.passed_s(now_s)
         return self._waited_s > self.limit_s
 
 

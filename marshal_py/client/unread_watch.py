@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+
+from marshal_py.client.pulse import TimeAwake
 
 __all__ = ["UnreadWatch"]
-
-_MOST_S: Final = 1.0
-"""Counted between two looks: a process that stood still could not read."""
 
 
 class UnreadWatch:
@@ -21,10 +19,10 @@ class UnreadWatch:
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self._ends: dict[int, tuple[int, float]] = {}
-        """And since when it is so."""
+        """Where each partition ends, and since when."""
         self._places: dict[int, int] = {}
         self._waited_s: dict[int, float] = {}
-        self._looked_s = 0.0
+        self._awake = TimeAwake()
 
     def look(self, ends: Mapping[int, int], places: Mapping[int, int], now_s: float) -> int | None:
         """Return a partition of which nothing has come for `limit_s` though there is more; or None.
@@ -32,8 +30,7 @@ class UnreadWatch:
         `ends`: the offset behind what is known to be there. `places`: the next offset to read. Time
         in which the brokers take nothing either does not count: nobody is served then.
         """
-        passed_s = min(now_s - self._looked_s, _MOST_S)
-        self._looked_s = now_s
+        passed_s = self._awake.passed_s(now_s)
         for p, end in ends.items():
             place = places[p]
             known, grown_s = self._ends.get(p, (-1, now_s))
@@ -52,5 +49,6 @@ class UnreadWatch:
         return None
 
     def start_over(self) -> None:
-        """Forget how long anything was waited for."""
+        """Forget the log, and how long anything of it was waited for."""
+        self._ends.clear()
         self._places.clear()

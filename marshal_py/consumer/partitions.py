@@ -27,6 +27,7 @@ from marshal_py.errors import ClaimTimeout, Closed, NotHeld
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import RangeHolding
+from marshal_py.protocol.holding import metadata_unsent
 
 __all__ = ["Partitions"]
 
@@ -324,9 +325,8 @@ class Partitions:
     def _store_metadata(self, part: HeldPartition) -> None:
         """Have one heartbeat carry what is new of all: else each release has one of its own."""
         holding = part.holding
-        if self._is_text or holding.metadata in (holding.stored_metadata, holding.sent_metadata):
-            return
-        part.claim.set_metadata(holding.metadata, flush=True)
+        if not self._is_text and metadata_unsent(holding):
+            part.claim.set_metadata(holding.metadata, flush=True)
 
     def cancel(self, part: HeldPartition) -> None:
         """Want it no more; the claim was never held."""

@@ -51,7 +51,14 @@ from marshal_py.protocol import events as ev
 from marshal_py.protocol.claim_states import ClaimEvent, ClaimState
 from marshal_py.protocol.cold_start import ColdStart
 from marshal_py.protocol.heartbeat_schedule import HeartbeatSchedule
-from marshal_py.protocol.holding import Append, Holding, Notice, NoticeKind, RangeHolding
+from marshal_py.protocol.holding import (
+    Append,
+    Holding,
+    Notice,
+    NoticeKind,
+    RangeHolding,
+    metadata_unsent,
+)
 from marshal_py.protocol.messages import (
     LEVEL,
     MAX_ENTRIES,
@@ -426,7 +433,7 @@ class Claimant:
     def leave(self, now_ns: int) -> None:
         """Release everything, want nothing any more, and say goodbye to the group."""
         for coordinator, ours in enumerate(self._ours):
-            if any(h.metadata not in (h.stored_metadata, h.sent_metadata) for h in ours.values()):
+            if any(map(metadata_unsent, ours.values())):
                 self._send_heartbeats(coordinator, now_ns)  # one for all of them
         self.leaving = True
         for holding in list(self._wanted.values()):
@@ -1106,15 +1113,14 @@ class Claimant:
         Some of it is about the position, and would be taken for what goes with the new one.
         """
         claimed_at = holding.epoch - self.world.states[holding.coordinator].base
-        if self.silent or claimed_at < 0:
+        if self.silent or claimed_at < 0 or not metadata_unsent(holding):
             return
-        if holding.metadata not in (holding.stored_metadata, holding.sent_metadata):
-            parts = list(self._changes(holding.coordinator))  # what is new of the others, too
-            if holding.sent_metadata != holding.metadata:  # it is paused: they leave it out
-                holding.sent_metadata = holding.metadata
-                parts[-1][1].append(MetadataEntry(claimed_at, holding.metadata))
-            for positions, metadata in parts:
-                self._send_heartbeat(holding.coordinator, positions, metadata, 0, now_ns)
+        parts = list(self._changes(holding.coordinator))  # what is new of the others, too
+        if holding.sent_metadata != holding.metadata:  # it is paused: they leave it out
+            holding.sent_metadata = holding.metadata
+            parts[-1][1].append(MetadataEntry(claimed_at, holding.metadata))
+        for positions, metadata in parts:
+            self._send_heartbeat(holding.coordinator, positions, metadata, 0, now_ns)
 
     def _give_back(
         self,

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from marshal_py.protocol.claim_states import ClaimEvent, ClaimState, next_state
 from marshal_py.protocol.messages import NO_OFFSET
 
-__all__ = ["Append", "Holding", "Notice", "NoticeKind", "RangeHolding"]
+__all__ = ["Append", "Holding", "Notice", "NoticeKind", "RangeHolding", "metadata_unsent"]
 
 
 class Holding:
@@ -98,6 +98,11 @@ class Holding:
 
     def __repr__(self) -> str:
         return f"<{self.topic}/{self.partition} {self.state.value} epoch={self.epoch}>"
+
+
+def metadata_unsent(holding: Holding) -> bool:
+    """Whether no heartbeat has carried its metadata yet, as far as is known."""
+    return holding.metadata not in (holding.stored_metadata, holding.sent_metadata)
 
 
 class RangeHolding(Holding):

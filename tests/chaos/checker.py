@@ -260,7 +260,7 @@ def _given_again(
 
     `epochs`: of each cell, the largest one so far and when the log was lost that had it.
     """
-    offset_ns = next((line[1] - line[2] for line in case.director if line[0] == "clock"), 0)
+    offset_ns = _clock_offset_ns(case)
     fold = Fold(home := coordinator("claimer", len(part.log)))
     for record in part.log[home]:
         fold.apply(record)
@@ -377,10 +377,15 @@ def _leases_in_the_log(folds: dict[int, Fold], verdict: Verdict) -> None:
         verdict.figures["shortest_silence_intervals"] = round(min(shortest), 3)
 
 
+def _clock_offset_ns(case: Case) -> int:
+    """What to add to a broker's time to have that of the histories."""
+    return next((line[1] - line[2] for line in case.director if line[0] == "clock"), 0)
+
+
 def _verified(case: Case, verdict: Verdict) -> None:
     """Everything that `marshal verify --strict` found is the trace of a fault that was made."""
     counts: dict[str, int] = defaultdict(int)
-    offset_ns = next((line[1] - line[2] for line in case.director if line[0] == "clock"), 0)
+    offset_ns = _clock_offset_ns(case)
     faults = [line for line in case.director if line[0] == "fault"]
     explained = EXPLAINED | OF_ANOTHER_LOG if case.log_before else EXPLAINED
     for finding in case.findings:

@@ -2035,9 +2035,9 @@ COORDINATION: tuple[Noticed, ...] = (
     # Kafka clients that hang
     noticed(
         "time in which a process stood still is no silence of the log",
-        f"{CLIENT}.unread_watch",
+        f"{CLIENT}.pulse",
         f"{OF_CLIENT}/test_unread_watch.py::test_time_in_which_the_process_stood_still_does_not_count",
-        ("UnreadWatch.look", "min(now_s - self._looked_s, _MOST_S)", "now_s - self._looked_s"),
+        ("TimeAwake.passed_s", "min(now_s - self._looked_s, _MOST_S)", "now_s - self._looked_s"),
     ),
     noticed(
         "brokers that take nothing owe nothing",
@@ -2085,7 +2085,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "a program that works does not hear, and is no hung client",
         f"{CLIENT}.pulse",
         f"{OF_CONSUMER}/test_fetcher.py::test_who_gives_no_sign_of_life_hangs",
-        ("Pulse.stopped", "min(now_s - self._looked_s, _MOST_S)", "now_s - self._looked_s"),
+        ("TimeAwake.passed_s", "min(now_s - self._looked_s, _MOST_S)", "now_s - self._looked_s"),
     ),
     noticed(
         "statistics are a sign of life",
@@ -2213,7 +2213,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "who leaves tells the metadata of all in one heartbeat",
         "marshal_py.protocol.claimant",
         "unit/marshal_py/protocol/test_claimant_spec.py::test_who_leaves_sends_one_heartbeat_for_all_that_none_has_carried",
-        ("Claimant.leave", "if any(h.metadata not in", "if not any(h.metadata not in"),
+        ("Claimant.leave", "if any(map(metadata_unsent", "if not any(map(metadata_unsent"),
     ),
     noticed(
         "a holder that sets its position takes nothing from anybody",
@@ -2224,5 +2224,11 @@ COORDINATION: tuple[Noticed, ...] = (
             "if event.instance_id != track.instance_id:",
             "if True:",
         ),
+    ),
+    noticed(
+        "metadata of a heartbeat that failed are sent again",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_who_leaves_sends_again_what_a_heartbeat_that_failed_carried",
+        ("Claimant.append_failed", 'ours.sent_metadata = b""', "pass"),
     ),
 )

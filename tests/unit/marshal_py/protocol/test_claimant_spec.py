@@ -752,6 +752,22 @@ def test_who_leaves_sends_one_heartbeat_for_all_that_none_has_carried() -> None:
     assert kinds(client.outbox()) == ["Heartbeat", *["ReleasingPartition"] * 3]
 
 
+@spec("C-62")
+def test_who_leaves_sends_again_what_a_heartbeat_that_failed_carried() -> None:
+    for fails in (False, True):
+        client = Cluster().client()
+        holding = client.hold()
+        client.land()
+        client.see(10)
+        client.claimant.set_metadata(holding, b"new")
+        client.do("renew", holding)
+        (append,) = client.lose()
+        if fails:
+            client.do("append_failed", append.seq)
+        client.do("leave")
+        assert kinds(client.outbox()) == ["Heartbeat"] * fails + ["ReleasingPartition"]
+
+
 # ------------------------------------------------------------------ §5.8 restart
 
 
