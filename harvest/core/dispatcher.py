@@ -442,7 +442,10 @@ class Dispatcher:
 
     def shed(self, now_ms: float) -> Shed:
         """Forget what cannot be sent now: what waits for destinations that take nothing, but for
-        one message of each and what is under way, and what waits behind messages that wait."""
+        one message of each and what is under way, and what waits behind messages that wait.
+
+        Nor is a message forgotten that was sent with a later one of which nothing is known yet.
+        """
         forgotten: dict[str, list[Message]] = {
             name: []
             for name, destination in self.destinations.items()
@@ -459,9 +462,10 @@ class Dispatcher:
                 continue
             probed.add(name)
             if stays:
-                sent = [m for m in group if m is first or m.token in self._under_way]
-                followers = list(group)[len(sent) :]
-                self._groups[key] = deque(sent)
+                sent = max(n for n, m in enumerate(group) if not n or m.token in self._under_way)
+                messages = list(group)
+                kept, followers = messages[: sent + 1], messages[sent + 1 :]
+                self._groups[key] = deque(kept)
             else:
                 followers = list(self._groups.pop(key))
             forgotten.get(name, behind).extend(followers)

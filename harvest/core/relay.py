@@ -19,7 +19,8 @@ the table is the checkpoint. Invariants:
    (harvest/core/dead_letters.py).
 5. *A row that goes to several destinations* is delivered when it is settled at each. What has it is
    remembered, by the row's content, when the row is forgotten before that: it is not sent there
-   again in this leadership; nor in the next, as far as it was noted beside the table.
+   again in this leadership; nor in the next, as far as it was noted beside the table of it and of
+   all before it in its key: else what comes last at a destination would not be what is last.
 
 When there is no more room, what waits for a destination that takes nothing, but for one message
 of it, is *shed*: forgotten, and its tags left in the table, so that the marks go on to the rows of

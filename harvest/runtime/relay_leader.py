@@ -100,6 +100,7 @@ class RelayLeader:
         self._tools = tools
         self._left_alone: set[str] = set()
         """Destinations of which the log says so."""
+        self._has_taken_over = False
         self._errors: dict[str, str | None] = {}
         """What went wrong last, by destination."""
 
@@ -229,6 +230,9 @@ class RelayLeader:
             return LeaseLost()
         try:
             waiting = dict(self.dead_letters.waiting_keys())
+            if attempts is not None and not self._has_taken_over:
+                attempts.forget_overtaken()
+                self._has_taken_over = True
             retries = {} if attempts is None else attempts.load()
             settled = {} if attempts is None else attempts.settled()
         except HarvestError as error:
@@ -248,8 +252,8 @@ class RelayLeader:
                 last[message.row.id] = action
             else:
                 last[action.row_id] = None
-        if attempts is None:
-            return
+        if attempts is None or not self._leadership.may_act():
+            return  # the next leader has read them already, perhaps
         failed = [
             Attempt(
                 row_id,

@@ -59,6 +59,29 @@ ON CONFLICT (id) DO UPDATE SET
 _FORGET: Final = "DELETE FROM {attempts} WHERE id = ANY (%s)"
 _LOAD: Final = "SELECT id, retries FROM {attempts} WHERE NOT gave_up"
 _SETTLED: Final = "SELECT id, fingerprint, delivered FROM {attempts} WHERE delivered IS NOT NULL"
+_FORGET_OVERTAKEN: Final = """
+WITH noted AS MATERIALIZED (
+  SELECT o.id, o.kafka_topic AS topic, o.kafka_key AS key, d.destination
+  FROM {attempts} AS a JOIN {table} AS o USING (id), unnest(a.delivered) AS d (destination)
+), last AS (
+  SELECT topic, key, destination, max(id) AS id FROM noted GROUP BY topic, key, destination
+), due AS (
+  SELECT topic, key, l.destination, min(o.id) AS id
+  FROM last AS l
+  JOIN {table} AS o ON o.kafka_topic = topic AND o.kafka_key = key AND o.id < l.id
+  LEFT JOIN {attempts} AS a ON a.id = o.id
+  WHERE NOT coalesce(l.destination = ANY (a.delivered), false)
+  GROUP BY topic, key, l.destination
+), overtaken AS (
+  SELECT n.id, array_agg(n.destination) AS destinations
+  FROM noted AS n JOIN due AS d USING (topic, key, destination)
+  WHERE n.id > d.id GROUP BY n.id
+)
+UPDATE {attempts} AS a SET delivered = nullif(ARRAY (
+  SELECT d.destination FROM unnest(a.delivered) AS d (destination)
+  WHERE d.destination <> ALL (o.destinations)
+), '{{}}') FROM overtaken AS o WHERE o.id = a.id
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +112,10 @@ class AttemptStore(Protocol):
 
     def settled(self) -> Mapping[int, tuple[int, frozenset[str]]]:
         """The fingerprints of rows that some of their destinations have, and which."""
+
+    def forget_overtaken(self) -> None:
+        """Forget that a destination has a row, where one before it in its key is still in the table
+        and not noted to be there: that will be sent again, and so must be what comes after it."""
 
     def close(self) -> None:
         """Close the connection. The store can be used again."""
@@ -142,6 +169,11 @@ class PostgresAttempts(PostgresTable):
         found = self._execute(self._statement(_SETTLED)).fetchall()
         return {id: (print_, frozenset([_text(d) for d in names])) for id, print_, names in found}
 
+    def forget_overtaken(self) -> None:
+        """See `AttemptStore.forget_overtaken`. Looks through the outbox if anything is noted."""
+        if self.settled():
+            self._execute(self._statement(_FORGET_OVERTAKEN))
+
     def _create(self) -> None:
         if not self._exists():
             self._execute(self._statement(_CREATE))
@@ -164,7 +196,9 @@ class PostgresAttempts(PostgresTable):
         return self._there
 
     def _statement(self, template: Any) -> sql.Composed:
-        return sql.SQL(template).format(attempts=sql.Identifier(*self._name.parts))
+        return sql.SQL(template).format(
+            attempts=sql.Identifier(*self._name.parts), table=self._identifier
+        )
 
     def _forget(self) -> None:
         self._there = self._is_current = False

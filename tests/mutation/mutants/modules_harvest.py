@@ -2284,4 +2284,32 @@ HARVESTERS: tuple[Noticed, ...] = (
             "is_working = True",
         ),
     ),
+    noticed(
+        "what is sent again is sent before what came after it",
+        f"{RUN}.relay_leader",
+        "unit/harvest/runtime/test_relay_leader.py::test_who_takes_over_forgets_first_what_an_earlier_row_overtakes_and_only_once",
+        ("RelayLeader._open", "attempts.forget_overtaken()", "pass"),
+    ),
+    noticed(
+        "who has lost the lease notes nothing that the next leader has read",
+        f"{RUN}.relay_leader",
+        "unit/harvest/runtime/test_relay_leader.py::test_who_has_lost_the_lease_notes_nothing_that_the_next_leader_has_read",
+        ("RelayLeader._note", "or not self._leadership.may_act()", ""),
+    ),
+    noticed(
+        "what is under way is not shed, nor what was sent before it",
+        "harvest.core.dispatcher",
+        "unit/harvest/core/test_relay.py::test_what_is_under_way_is_not_shed_nor_what_was_sent_before_it",
+        (
+            "Dispatcher.shed",
+            "max(n for n, m in enumerate(group) if not n or m.token in self._under_way)",
+            "len([m for m in group if m is first or m.token in self._under_way]) - 1",
+        ),
+    ),
+    noticed(
+        "who takes over looks whether a row is overtaken if anything is noted",
+        "harvest.databases.postgres.attempts",
+        "integration/harvest/databases/test_attempts.py::test_where_an_earlier_one_of_its_key_is_due_a_row_is_due_as_well",
+        ("PostgresAttempts.forget_overtaken", "if self.settled():", "if not self.settled():"),
+    ),
 )

@@ -36,6 +36,8 @@ MAX_DELIVERIES: Final = 2
 QUIET: Final = 10
 """Intervals at the end: what killed somebody, or was released, goes on message by message."""
 FOREVER: Final = 1 << 62
+_ALONE_MS: Final = 400
+"""For a message that goes alone: a member that acknowledges several waits 300 for others."""
 
 Span = tuple[int, int]
 
@@ -163,6 +165,11 @@ class RangeLedger(Ledger):
 
     # The end
 
+    def count_waiting(self, source: Key) -> int:
+        """How many messages the log does not call done."""
+        spans = self.undone.get(source, [(0, FOREVER)])
+        return sum([len(offsets_in(self.messages(source), *span)) for span in spans])
+
     def nothing_waits(self, source: Key) -> None:
         """The log calls done all that there is."""
         for first, end in self.undone.get(source, [(0, FOREVER)]):
@@ -270,10 +277,21 @@ class RangeWorld(consumers.World):
         self.settled_ns = self.hub.now
 
     def finish(self) -> None:
+        self._work_off()
         self.working()
         for source in self.keys:
             self.ledger.nothing_waits(source)
         self.ledger.nothing_is_lost(self.keys, self.settled_ns)
+
+    def _work_off(self) -> None:
+        """Wait while messages wait, as long as slow members take: a stall is found all the same."""
+        slowest_ms = max(spec.work_ms for spec in self.scenario.members) + _ALONE_MS
+        left = max(self.ledger.count_waiting(source) for source in self.keys)
+        until = self.hub.now + int(left * slowest_ms * MS)
+        while self.hub.violation is None and self.hub.now < until:
+            if not any(self.ledger.count_waiting(source) for source in self.keys):
+                return
+            self.hub.run(self.hub.now + self.scenario.interval_ms * MS)
 
 
 World = RangeWorld

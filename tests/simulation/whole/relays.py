@@ -112,6 +112,20 @@ class SimAttempts:
             StoreUnavailable,
         )
 
+    def forget_overtaken(self) -> None:
+        def work() -> None:
+            notes = self._world.notes
+            rows = [stored.row for _, stored in sorted(self._world.table.committed.items())]
+            due: dict[tuple[str, bytes | None], set[str]] = {}
+            for row in rows:
+                again = due.setdefault((row.topic, row.key), set())
+                has = set(notes[row.id].delivered) - again if row.id in notes else set()
+                if row.id in notes:
+                    notes[row.id] = replace(notes[row.id], delivered=tuple(sorted(has)))
+                again.update(set(self._world.names) - has)
+
+        self._world.database.call(work, StoreUnavailable)
+
     def close(self) -> None:
         """Nothing is kept open."""
 

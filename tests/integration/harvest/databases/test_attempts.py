@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import closing
 from dataclasses import replace
 
@@ -80,6 +81,46 @@ def test_what_is_noted_last_of_a_row_is_what_is_known(postgres_database: str) ->
         assert found == [("hook2", "down", None, False)]
         attempts.record([replace(last, delivered=(), fingerprint=None, gave_up=True)])
         assert (attempts.load(), attempts.settled()) == ({}, {})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_an_earlier_one_of_its_key_is_due_a_row_is_due_as_well(
+    postgres_database: str, seed: int
+) -> None:
+    """Of rows of several topics and keys, noted at some of three destinations or not at all."""
+    rng = random.Random(seed)
+    names = ("a", "b", 'c "c"')
+    rows = {n: (rng.choice("tu"), rng.choice("xyz")) for n in range(1, 60)}
+    notes = {n: {d for d in names if rng.random() < 0.7} for n in rows if rng.random() < 0.8}
+    expected: dict[int, frozenset[str]] = {}
+    due: dict[tuple[str, str], set[str]] = {}
+    for n, group in rows.items():
+        again = due.setdefault(group, set())
+        again |= set(names) - notes.get(n, set())
+        if left := notes.get(n, set()) - again:
+            expected[n] = frozenset(left)
+    notes[1_000] = {"a"}  # set aside: no longer in the table, and behind nothing
+    expected[1_000] = frozenset("a")
+    with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
+        store.init()
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        for group in rows.values():
+            connection.execute(
+                "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, "
+                "kafka_header_keys, kafka_header_values) VALUES (now(), %s, %s, 'v', '{}', '{}')",
+                group,
+            )
+    with closing(PostgresAttempts(postgres_database, "outbox")) as attempts:
+        attempts.forget_overtaken()
+        attempts.record(
+            [replace(ATTEMPT, id=n, delivered=tuple(sorted(to))) for n, to in notes.items()]
+        )
+        for _ in range(2):
+            attempts.forget_overtaken()
+            assert {n: to for n, (_, to) in attempts.settled().items()} == expected
+        with psycopg.connect(postgres_database) as connection:
+            query = "SELECT count(*) FROM outbox_attempts WHERE retries = 3"
+            assert connection.execute(query).fetchone() == (len(notes),)
 
 
 def test_who_may_not_add_them_says_who_has_to_do_what(postgres_database: str) -> None:

@@ -312,6 +312,21 @@ def test_what_waits_behind_a_message_that_waits_is_shed() -> None:
     assert d.shed(1).behind == []
 
 
+def test_what_is_under_way_is_not_shed_nor_what_was_sent_before_it() -> None:
+    """Of a request that failed it is told message by message."""
+    d = dispatcher(batch_records=4, breaker_failures=1)
+    d.offer([message(n, "x") for n in range(1, 6)], 0)
+    assert ids(d.start(0)) == [1, 2, 3, 4]
+    d.finished(2, Outcome(error="an earlier one failed", untried=True), 0)
+    d.destinations["a"].trips = 1
+    assert ids(d.shed(0).by_destination["a"]) == [5]
+    for row_id in (3, 4):
+        d.finished(row_id, Outcome(error="an earlier one failed", untried=True), 0)
+    d.finished(1, OK, 0)
+    assert ids(d.start(0)) == [2, 3, 4]
+    assert len(d) == 3
+
+
 # --- Routes and templates ---
 
 

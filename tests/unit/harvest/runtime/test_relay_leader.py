@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harvest.core import relay as r
+from harvest.core.actions import Open
 from harvest.core.dispatcher import Message, Outcome, Policy
 from harvest.core.routes import Router
 from harvest.core.row import Row
@@ -67,6 +68,17 @@ class Notes:
 
     def __init__(self) -> None:
         self.there: dict[int, Attempt] = {}
+        self.asked: list[str] = []
+
+    def forget_overtaken(self) -> None:
+        self.asked.append("forget overtaken")
+
+    def load(self) -> dict[int, int]:
+        return {}
+
+    def settled(self) -> dict[int, r.Settled]:
+        self.asked.append("settled")
+        return {}
 
     def record(self, attempts: Sequence[Attempt]) -> None:
         self.there |= {attempt.id: attempt for attempt in attempts}
@@ -149,13 +161,30 @@ def test_who_loses_the_lease_amid_a_request_sends_no_more_of_it() -> None:
     assert destination.sent == [[1, 2, 5], [1]]
 
 
+def noting() -> tuple[RelayLeader, Reporting, Notes]:
+    store: Any = Store()
+    notes: Any = Notes()
+    tools = RelayTools(store, store, {}, {"a": Policy()}, Router(["a"]), attempts=notes)
+    leadership = Reporting()
+    return RelayLeader(leadership, tools), leadership, notes
+
+
+def test_who_takes_over_forgets_first_what_an_earlier_row_overtakes_and_only_once() -> None:
+    leader, _, notes = noting()
+    for _ in range(2):
+        leader._open(Open(0))
+    assert notes.asked == ["forget overtaken", "settled", "settled"]
+
+
+def test_who_has_lost_the_lease_notes_nothing_that_the_next_leader_has_read() -> None:
+    leader, leadership, notes = noting()
+    leadership.lease.held = False  # type: ignore[misc]
+    leader._note([r.Record(X1, 1, DOWN, gave_up=False)])
+    assert notes.there == {}
+
+
 def test_the_last_of_the_notes_of_a_row_counts() -> None:
-    store, notes = Store(), Notes()
-    given: Any = store
-    tools = RelayTools(given, given, {}, {"a": Policy()}, Router(["a"]))
-    beside: Any = notes
-    tools.attempts = beside
-    leader = RelayLeader(Reporting(), tools)
+    leader, _, notes = noting()
     first, second = (r.Record(X1, n, DOWN, gave_up=False) for n in (1, 2))
     leader._note([first, second])
     assert notes.there[1].retries == 2
