@@ -214,8 +214,12 @@ class World(consumers.World):
                     consumer.go_back(LOG, p, records)
 
     def do_markers(self, p: int, before: int) -> None:
-        """Offsets that no record has bring the log close to the next boundary of snapshots."""
-        if LOG in self.cluster.topics:
+        """Offsets that no record has bring the log close to the next boundary of snapshots.
+
+        Not before its first record: a snapshot of the log before would go with this one, too, and
+        all would go on from there, which the ledger does not know.
+        """
+        if LOG in self.cluster.topics and self.cluster.topics[LOG][p].offsets:
             self.hub.fired["markers"] += 1
             partition = self.cluster.topics[LOG][p]
             partition.end = (partition.end // BOUNDARY + 1) * BOUNDARY - before
