@@ -402,8 +402,17 @@ class SimConsumer(SimClient):
             found += self._take_of(key, most - len(found))
             if len(found) >= most:
                 break
-            self._pending.discard(key)
+            if not self._ends_with_no_record(key):  # its end is told with the next answer
+                self._pending.discard(key)
         return found
+
+    def _ends_with_no_record(self, key: tuple[str, int]) -> bool:
+        partition, at = self._partitions[key], self._positions[key]
+        return (
+            self.eof
+            and partition.offsets[-1:] == [at - 1]
+            and at < partition.end != self._told_end.get(key)
+        )
 
     def _take_of(self, key: tuple[str, int], most: int) -> list[Any]:
         partition, at = self._partitions[key], self._positions[key]
