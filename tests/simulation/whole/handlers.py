@@ -82,6 +82,8 @@ class HandlerLedger(Ledger):
         """Claims that were there when the group was paused."""
         self.finished: defaultdict[Key, set[int]] = defaultdict(set)
         """What was done by whoever gave the partition back in good order."""
+        self.hurried: set[str] = set()
+        """Instances that were closed and waited for no handler."""
 
     def begins(self, member: Member, message: Any, claim: Claim, *, by_key: bool) -> None:
         """A handler is called."""
@@ -180,6 +182,7 @@ class HandlerLedger(Ledger):
         if (
             isinstance(event, ev.Released)
             and (key, event.epoch) not in self.paused
+            and event.instance_id not in self.hurried
             and self._could_write(event.instance_id)
         ):
             self.finished[key] |= tenure.done
@@ -284,6 +287,7 @@ class Handling(Member):
         """SIGTERM: `stop`, or `close` in another thread."""
         ready = self.consumer is not None and self.started and self.alive and not self.closing
         if keep or timeout_s == 0.0 or not ready:
+            self.world.ledger.hurried.add(self.instance_id)
             super().close(timeout_s, keep=keep)
             return
         assert self.consumer is not None
