@@ -116,8 +116,9 @@ class RangeClaims:
         self._max_deliveries = max_deliveries
         self._sources: dict[Unit, _Source] = {}
         self._suspect: Claim | None = None
-        """A range that may have a message that kills. One at a time: should it end this process,
-        no other such range, of any partition, has been claimed once more for it."""
+        """A range that may have a message that kills, from when it is asked for. One at a time:
+        should it end this process, no other such range, of any partition, has been claimed once
+        more for it."""
         self._closing: list[HeldPartition] = []
         """What may still be acknowledged while the consumer is being closed."""
         self._pace = 0.0
@@ -265,6 +266,7 @@ class RangeClaims:
                 again_s = GIVING_TICK_S
         if looks:
             self._take_over(open_ones)
+        asks: list[tuple[int, _Source, int]] = []
         for about in open_ones:
             if about.source in self.paused:
                 for part in about.parts:
@@ -274,7 +276,7 @@ class RangeClaims:
             for action in choose(view):
                 if isinstance(action, Ask):
                     if now_s >= about.ask_after_s:
-                        self._ask(about, action.messages)
+                        asks.append((self._grants_next(about), about, action.messages))
                 else:
                     for part in about.parts:
                         if part.first_offset == action.start:
@@ -283,6 +285,8 @@ class RangeClaims:
                 again_s = GIVING_TICK_S
             elif view.free or any(own.begun for own in view.own):
                 again_s = again_s or TICK_S
+        for _, about, messages in sorted(asks, key=itemgetter(0)):
+            self._ask(about, messages)
         return again_s
 
     def _look_at_progress(self, now_s: float) -> None:
@@ -341,10 +345,12 @@ class RangeClaims:
         if held.granted > 1 and self._is_to_come(about.source, claim.position):
             held.granted = 1  # who had it can have begun nothing
         if is_suspect(held.granted, self._max_deliveries):
-            if self._suspect is not None:
+            if self._suspect is not None and self._suspect is not claim:
                 claim.release(wait=False)
                 return
             self._suspect = claim
+        elif self._suspect is claim:
+            self._suspect = None
         at = piece(held.granted, claim.position, held.end, self._max_deliveries)
         if ClaimMetadata.decode(claim.metadata).done:
             at = held.end  # what is done of it is told of this cell; and who had it got on
@@ -477,16 +483,25 @@ class RangeClaims:
 
     def _ask(self, about: _Source, count: int) -> None:
         """Ask for a range of so many messages: for the lowest that is free, if there is one."""
+        may_kill = self._grants_next(about) > 0
+        if may_kill and self._suspect is not None:
+            return
         with contextlib.suppress(Closed):
-            with self._marshal.world() as world:
-                group = world.group(self._marshal.group_id)
-                free = None if group is None else group.open_ranges.lowest_free(about.source)
-                if group is not None and free is not None:
-                    at = group.cells[free.cell].position
-                    if self._suspect is not None and self._may_kill(free, at):
-                        return
             wanted = registry_of(self._marshal).want_range(*about.source, about.floor, count)
             about.asked = self._hear(wanted)
+            if may_kill:
+                self._suspect = about.asked
+
+    def _grants_next(self, about: _Source) -> int:
+        """How often the range that would be granted next was granted, if it may have a message that
+        kills; else 0."""
+        with self._marshal.world() as world:
+            group = world.group(self._marshal.group_id)
+            free = None if group is None else group.open_ranges.lowest_free(about.source)
+            if group is None or free is None:
+                return 0
+            at = group.cells[free.cell].position
+            return free.grants(at) if self._may_kill(free, at) else 0
 
     def _hear(self, claim: Claim) -> Claim:
         """Have this thread look when something is told of a claim."""
@@ -528,7 +543,8 @@ class RangeClaims:
                         break
             if suspects and self._suspect is None:
                 _, suspect, about = min(suspects, key=itemgetter(0))
-                about.taking.append(self._hear(self._marshal.want(*suspect)))
+                self._suspect = self._hear(self._marshal.want(*suspect))
+                about.taking.append(self._suspect)
 
     def _may_kill(self, found: Range, position: int) -> bool:
         """Whether a range that this member would claim may have a message that kills."""

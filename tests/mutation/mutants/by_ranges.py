@@ -150,7 +150,7 @@ BY_RANGES: tuple[Mutant, ...] = (
         "consumer.ranges",
         "of ranges that may kill one is worked on at a time",
         "RangeClaims._granted",
-        "if self._suspect is not None:",
+        "if self._suspect is not None and self._suspect is not claim:",
         "if False:",
     ),
     _by_ranges(
@@ -172,8 +172,8 @@ BY_RANGES: tuple[Mutant, ...] = (
         "consumer.ranges",
         "of ranges that may kill one is asked for at a time",
         "RangeClaims._ask",
-        "if self._suspect is not None and",
-        "if False and",
+        "if may_kill and self._suspect is not None:",
+        "if False:",
     ),
     _by_ranges(
         "consumer.ranges",

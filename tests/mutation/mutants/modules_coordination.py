@@ -2231,4 +2231,21 @@ COORDINATION: tuple[Noticed, ...] = (
         "unit/marshal_py/protocol/test_claimant_spec.py::test_who_leaves_sends_again_what_a_heartbeat_that_failed_carried",
         ("Claimant.append_failed", 'ours.sent_metadata = b""', "pass"),
     ),
+    noticed(
+        "what was asked for counts as what may kill already",
+        f"{CONSUMER}.ranges",
+        f"{OF_CONSUMER}/test_range_claims.py::test_of_two_that_may_kill_one_is_claimed_and_the_other_is_not_asked_for",
+        (
+            "RangeClaims._take_over",
+            "self._suspect = self._hear(self._marshal.want(*suspect))\n"
+            "                about.taking.append(self._suspect)",
+            "about.taking.append(self._hear(self._marshal.want(*suspect)))",
+        ),
+    ),
+    noticed(
+        "what may kill and was granted least often is asked for first",
+        f"{CONSUMER}.ranges",
+        f"{OF_CONSUMER}/test_range_claims.py::test_of_several_partitions_what_may_kill_and_was_granted_least_often_is_asked_for",
+        ("RangeClaims.round", "in sorted(asks, key=itemgetter(0))", "in asks"),
+    ),
 )

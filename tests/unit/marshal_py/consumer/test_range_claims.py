@@ -574,19 +574,57 @@ def suspects_of(group: Group) -> list[str]:
     ]
 
 
-def test_what_is_granted_beside_one_that_may_kill_is_given_back(group: Group) -> None:
-    """One was claimed, and another asked for, before it was known what either is."""
+def heir_of(group: Group, *, hears_late: bool) -> tuple[Member, int, set[type], list[Member]]:
+    """Two ranges may kill, one of a member that is dead and a free one; return what is sent first.
+
+    `hears_late`: that of the free one somebody lets go only when another was asked for.
+    """
     group.end = 1_000
     dead = killed(group, 3)
     assert (0, 7, "v2") in group.open()
     assert (7, 15, None) in group.open()
     heir, offset = group.member("heir"), group.log.end(0)
+    if hears_late:
+        heir.ranges._grants_next = lambda _: 0
     for _ in range(45):
         group.now_s += INTERVAL_S / 20
         heir.read()
         heir.send()
     heir.look()
-    assert {type(record) for record in heir.send()} >= {m.ClaimingPartition, m.ClaimingRange}
+    return heir, offset, {type(record) for record in heir.send()}, dead
+
+
+def test_of_two_that_may_kill_one_is_claimed_and_the_other_is_not_asked_for(group: Group) -> None:
+    _, offset, sent, dead = heir_of(group, hears_late=False)
+    assert m.ClaimingPartition in sent
+    assert m.ClaimingRange not in sent
+    group.settle(but=tuple(dead))
+    assert "t/0@0" in suspects_of(group)
+    assert not [r for r in group.records(m.ReleasingPartition, offset) if r.client_id == "heir"]
+
+
+def test_of_several_partitions_what_may_kill_and_was_granted_least_often_is_asked_for(
+    group: Group,
+) -> None:
+    member = group.member("a")
+    fetcher = member.core.fetcher
+    fetcher.fetch = fetcher._command = lambda *_: None  # of one partition at a time
+    member.core.topics.counts = {"t": 3}
+    asked: list[tuple[str, int]] = []
+    group.settle()
+    sources = member.ranges._sources
+    grants = {("t", 0): 4, ("t", 1): 3, ("t", 2): 0}
+    for about in sources.values():
+        about.asked, about.parts = None, []
+    member.ranges._grants_next = lambda about: grants[about.source]
+    member.ranges._ask = lambda about, _: asked.append(about.source)
+    member.ranges.round(group.now_s)
+    assert asked == [("t", 2), ("t", 1), ("t", 0)]
+
+
+def test_what_is_granted_beside_one_that_may_kill_is_given_back(group: Group) -> None:
+    _, offset, sent, dead = heir_of(group, hears_late=True)
+    assert sent >= {m.ClaimingPartition, m.ClaimingRange}
     group.settle(but=tuple(dead))
     found = group.state.groups["g"]
     holders = {cell: found.cells[cell, 0].holder for cell in suspects_of(group)}
