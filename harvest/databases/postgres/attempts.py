@@ -61,14 +61,14 @@ _LOAD: Final = "SELECT id, retries FROM {attempts} WHERE NOT gave_up"
 _SETTLED: Final = "SELECT id, fingerprint, delivered FROM {attempts} WHERE delivered IS NOT NULL"
 _FORGET_OVERTAKEN: Final = """
 WITH noted AS MATERIALIZED (
-  SELECT o.id, o.kafka_topic AS topic, o.kafka_key AS key, d.destination
+  SELECT o.id, o.kafka_topic::text AS topic, o.kafka_key::text AS key, d.destination
   FROM {attempts} AS a JOIN {table} AS o USING (id), unnest(a.delivered) AS d (destination)
 ), last AS (
   SELECT topic, key, destination, max(id) AS id FROM noted GROUP BY topic, key, destination
 ), due AS (
   SELECT topic, key, l.destination, min(o.id) AS id
   FROM last AS l
-  JOIN {table} AS o ON o.kafka_topic = topic AND o.kafka_key = key AND o.id < l.id
+  JOIN {table} AS o ON o.kafka_topic::text = topic AND o.kafka_key::text = key AND o.id < l.id
   LEFT JOIN {attempts} AS a ON a.id = o.id
   WHERE NOT coalesce(l.destination = ANY (a.delivered), false)
   GROUP BY topic, key, l.destination
