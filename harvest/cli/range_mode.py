@@ -15,6 +15,7 @@ from harvest.maintenance.partitions import Partition
 from harvest.outbox.outbound_stasher import archive_orphans
 from harvest.runtime.checkpoint_changes import change_shards
 from harvest.runtime.partition_upkeep import maintain_partitions, make_archive
+from harvest.runtime.registration import check_source
 from marshal_py.cli.output import print_json, say
 
 __all__ = ["orphans", "partitions", "shards"]
@@ -50,7 +51,8 @@ def partitions(
     no gap is open in it, and its newest row is older than the retention. With an archive, all its
     rows are on the disk before that. In wal mode (`purge: partitions`), one is dropped when nobody
     writes to it and all that is in it is behind the position. Exit code 1: something could not be
-    archived, and stays.
+    archived, and stays. Exit code 2, and nothing is done: the database is not the one, or not as
+    far, as it was when rows were published.
     Where a table has no partitions (SQLite, MariaDB, MySQL), old published rows are deleted.
 
     [dim]Example:[/dim] harvest partitions --config reaper.yaml --dry-run
@@ -66,6 +68,7 @@ def partitions(
     policy = settings.partitions.model_copy(update=changes)
     settings = settings.model_copy(update={"partitions": policy})
     files = make_archive(settings)
+    check_source(settings)
     done = maintain_partitions(settings, dry_run=dry_run)
     if as_json:
         report = {

@@ -49,7 +49,14 @@ from harvest.runtime.slot_changes import (
 from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import connection_settings
 
-__all__ = ["Switch", "check_database", "check_registration", "keep_source", "switch"]
+__all__ = [
+    "Switch",
+    "check_database",
+    "check_registration",
+    "check_source",
+    "keep_source",
+    "switch",
+]
 
 _ASK_TIMEOUT_S: Final = 15.0
 _PAGE: Final = 5_000
@@ -129,8 +136,8 @@ def switch(
                     stack.enter_context(alone(one, one.shards))
             if not dry_run:
                 Checkpoints(old).fence()
-            if found.mode != "wal":  # which compares slot and position with the server itself
-                _check_source(old)
+            if found.mode != "wal":  # which compares slot and position when it is left
+                check_source(old)
             if found.mode == "relay" != ours.mode:
                 _refuse_half_sent(old)
             if found.mode != "wal" == ours.mode:
@@ -142,6 +149,31 @@ def switch(
                 if found.mode == "wal" != ours.mode:
                     drop_slot(old)  # which would keep the server's log
         return done
+
+
+def check_source(config: ReaperConfig) -> None:
+    """Make sure that the database is the one whose rows were published, as far as Kafka knows it.
+
+    Raises `DatabaseChanged`, `SinkUnavailable` and `StoreUnavailable`; and in wal mode
+    `CheckpointError` and `ConfigurationError`, where slot and position do not belong together.
+    """
+    if config.mode == "wal":
+        position = Checkpoints(config).wal()
+        if position is not None:
+            with contextlib.closing(make_wal_source(config)) as source:
+                source.begin(position)
+        return
+    record, store = make_record(config), make_any_store(config)
+    with contextlib.closing(store), contextlib.closing(record):
+        before = record.load()
+        if before is None:
+            return
+        problem = differences(before, store.source(), promoted_at=store.promoted_at())
+        if problem is not None:
+            raise DatabaseChanged(
+                f"{problem}; decide on that first, with the configuration that was used so far: "
+                "see `harvest checkpoint accept --help`"
+            )
 
 
 def keep_source(config: ReaperConfig, store: SourceStore) -> None:
@@ -180,20 +212,6 @@ def _configured(
 
 def _claims(config: ReaperConfig) -> tuple[object, ...]:
     return config.group, config.coordination.topic, config.shard_units()
-
-
-def _check_source(old: ReaperConfig) -> None:
-    record, store = make_record(old), make_any_store(old)
-    with contextlib.closing(store), contextlib.closing(record):
-        before = record.load()
-        if before is None:
-            return
-        problem = differences(before, store.source(), promoted_at=store.promoted_at())
-        if problem is not None:
-            raise DatabaseChanged(
-                f"{problem}; decide on that first, with the configuration as it was: see "
-                "`harvest checkpoint accept --help`"
-            )
 
 
 def _refuse_half_sent(old: ReaperConfig) -> None:

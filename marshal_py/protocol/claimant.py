@@ -575,8 +575,9 @@ class Claimant:
         holding = sent.holding
         if sent.kind == "heartbeat":
             self._sent.pop(seq)
-            for ours in self._ours[sent.coordinator].values():
-                ours.sent_metadata = b""
+            for ours in (*self._ours[sent.coordinator].values(), *self._releasing.values()):
+                if ours.coordinator == sent.coordinator:
+                    ours.sent_metadata = b""
             self._cold_start.failed(sent.coordinator)
             self._heartbeats.settled(sent.coordinator, now_ns)
             self.tick(now_ns)
@@ -686,6 +687,7 @@ class Claimant:
                 elif holding.state in _OURS:
                     self._start_release(holding, now_ns)
                 elif holding.state is ClaimState.RELEASING:
+                    self._store_metadata(holding, now_ns)
                     self._send_release(holding, now_ns)
 
     def next_deadline_ns(self) -> int | None:
@@ -1129,12 +1131,20 @@ class Claimant:
         epoch: int,
         now_ns: int,
         next_offset: int = NO_OFFSET,
+        *,
+        of: Holding | None = None,
     ) -> None:
-        """Release an epoch without a word to the user, who never heard of it or has lost it."""
+        """Release an epoch without a word to the user, who never heard of it or has lost it.
+
+        `of`: whose metadata go with it, should what carried them fail.
+        """
         holding = self._new_holding(*key)
         holding.coordinator = coordinator
         holding.epoch = epoch
         holding.next_offset = next_offset
+        if of is not None:
+            holding.metadata, holding.stored_metadata = of.metadata, of.stored_metadata
+            holding.sent_metadata = of.sent_metadata
         if isinstance(holding, RangeHolding):
             holding.begun = next_offset != NO_OFFSET
         self._start_release(holding, now_ns)
@@ -1143,7 +1153,7 @@ class Claimant:
         """Release what is ours against the will of the user, who hears of it if it was told."""
         self._store_metadata(holding, now_ns)
         self._give_back(
-            holding.key, holding.coordinator, holding.epoch, now_ns, holding.next_offset
+            holding.key, holding.coordinator, holding.epoch, now_ns, holding.next_offset, of=holding
         )
         if holding.acquired:
             self._end(holding, ClaimEvent.LOST, reason)

@@ -545,12 +545,14 @@ class TextClaimant(Claimant):
         epoch: int,
         now_ns: int,
         next_offset: int = NO_OFFSET,
+        *,
+        of: Holding | None = None,
     ) -> None:
         """As `Claimant._give_back`. A version 1 release sets the position: it is to stay."""
         cell = self.world.states[coordinator].cells.get((self.group_id, *key))
         if next_offset == NO_OFFSET and cell is not None:
             next_offset = cell.next_offset
-        super()._give_back(key, coordinator, epoch, now_ns, next_offset)
+        super()._give_back(key, coordinator, epoch, now_ns, next_offset, of=of)
 
     def _on_refused(self, coordinator: int, event: ev.Rejected, own: bool, now_ns: int) -> None:
         if event.topic is None or event.partition is None:

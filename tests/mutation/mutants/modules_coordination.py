@@ -2248,4 +2248,26 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_range_claims.py::test_of_several_partitions_what_may_kill_and_was_granted_least_often_is_asked_for",
         ("RangeClaims.round", "in sorted(asks, key=itemgetter(0))", "in asks"),
     ),
+    noticed(
+        "a heartbeat that failed told no metadata of what is being released",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_failed_to_carry",
+        ("Claimant.append_failed", ", *self._releasing.values())", ",)"),
+    ),
+    noticed(
+        "before a release that is sent again metadata are told again",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_failed_to_carry",
+        (
+            "Claimant.tick",
+            "self._store_metadata(holding, now_ns)\n                    self._send_release",
+            "self._send_release",
+        ),
+    ),
+    noticed(
+        "what is given up is released with its metadata",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_failed_to_carry",
+        ("Claimant._give_up", "of=holding", "of=None"),
+    ),
 )

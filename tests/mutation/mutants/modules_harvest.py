@@ -2312,4 +2312,10 @@ HARVESTERS: tuple[Noticed, ...] = (
         "integration/harvest/databases/test_attempts.py::test_where_an_earlier_one_of_its_key_is_due_a_row_is_due_as_well",
         ("PostgresAttempts.forget_overtaken", "if self.settled():", "if not self.settled():"),
     ),
+    noticed(
+        "no partition of another database is dropped by hand",
+        f"{CLI}.range_mode",
+        "integration/harvest/runtime/test_replay.py::test_no_partition_of_a_table_that_was_made_anew_is_dropped_by_hand",
+        ("partitions", "check_source(settings)", "pass"),
+    ),
 )

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from harvest.cli.app import app
 from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.range import PostgresRangeStore
+from marshal_py.cli.exit_codes import USAGE
 from marshal_py.embedded import EmbeddedKafka
 from tests.support.harvest_world import World
 from tests.support.kafka_reader import read_topic
@@ -156,3 +157,24 @@ def test_what_is_refused_and_what_is_not_there(world: World) -> None:
         assert (result.exit_code, said in result.stderr) == (2, True)
     result = run("replay", world, "--from=1", "--to=9", "--topic=other", "--dry-run")
     assert (result.exit_code, "no rows of other" in result.stdout) == (1, True)
+
+
+def test_no_partition_of_a_table_that_was_made_anew_is_dropped_by_hand(world: World) -> None:
+    """What was published are the rows of the old one, under the same ids."""
+    with psycopg.connect(world.database) as connection:
+        connection.execute("DROP TABLE outbox CASCADE")
+    with closing(PostgresRangeStore(world.database, "outbox")) as store:
+        store.init()
+    with closing(PostgresPartitions(world.database, "outbox")) as parts:
+        for partition in parts.inventory().partitions:
+            assert parts.drop(partition)
+        for low in (0, 100, 200):
+            parts.create(low, low + 100)
+    with psycopg.connect(world.database) as connection:
+        connection.execute(FILL, (world.topic, ROWS))
+    for options in ((), ("--dry-run",), ("--json",)):
+        result = run("partitions", world, *options)
+        assert result.exit_code == USAGE
+        assert "the table was made anew" in result.output
+    with psycopg.connect(world.database) as connection:
+        assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (ROWS,)

@@ -22,6 +22,7 @@ from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import ConfigurationError
 from harvest.runtime.registration import Switch, switch
 from harvest.runtime.slot_changes import renew_slot
+from marshal_py.cli.exit_codes import USAGE
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.support.harvest_world import INTERVAL_MS, World, wait_until
 from tests.support.kafka_reader import read_topic
@@ -321,6 +322,12 @@ def test_a_partition_that_is_published_is_dropped(world: World) -> None:
     assert values(world) == ["1", "2"]
     assert world.rows_left() == 1
     assert second.stop() == 0
+    with psycopg.connect(world.database) as connection:
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE database = current_database()"
+        )
+    harvest(world, "partitions", code=USAGE)  # nobody publishes what is written from now on
 
 
 DEBEZIUM = """

@@ -768,6 +768,37 @@ def test_who_leaves_sends_again_what_a_heartbeat_that_failed_carried() -> None:
         assert kinds(client.outbox()) == ["Heartbeat"] * fails + ["ReleasingPartition"]
 
 
+@spec("C-62")
+@pytest.mark.parametrize("how", ["release", "leave", "against its will"])
+def test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_failed_to_carry(
+    how: str,
+) -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    client.see(10)
+    client.claimant.set_metadata(holding, b"of 42")
+    client.claimant.advance(holding, 42)
+    client.do("renew", holding)
+    if how == "leave":
+        client.do("leave")
+    elif how == "release":
+        client.do("release", holding)
+    else:
+        client.do("_give_up", holding, "as a test wants it")
+    assert kinds(client.outbox()) == ["Heartbeat", "ReleasingPartition"]
+    for append in client.lose():
+        client.do("append_failed", append.seq)
+    client.lose()
+    client.at(10 + 100)
+    found = client.outbox()
+    assert kinds(found)[-2:] == ["Heartbeat", "ReleasingPartition"]
+    client.land()
+    cell = cluster.truth().cells["g", "t", 0]
+    assert (cell.next_offset, cell.metadata) == (42, b"of 42")
+
+
 # ------------------------------------------------------------------ §5.8 restart
 
 
