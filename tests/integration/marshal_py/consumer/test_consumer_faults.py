@@ -50,6 +50,7 @@ class Stage:
             "topic": coordination,
             "interval_ms": INTERVAL_MS,
             "mode": mode,
+            "connect_timeout_ms": 300_000,  # brokers come back late on a busy machine
         }
         self.consumers = [
             Process(kafka.bootstrap_servers, folder, name, settings, pause_s) for name in "abc"

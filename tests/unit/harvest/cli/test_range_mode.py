@@ -40,11 +40,16 @@ class Upkeep:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, done: PartitionPlan) -> None:
         self.done = done
         self.asked: list[tuple[PartitionsConfig, bool]] = []
+        self.looked_at: list[ReaperConfig] = []
+        """Of which it was made sure that the database is the one whose rows were published."""
         monkeypatch.setattr(module, "maintain_partitions", self)
+        monkeypatch.setattr(module, "check_source", self.looked_at.append)
         monkeypatch.setattr(module, "make_archive", self._archive)
 
     def __call__(self, config: ReaperConfig, *, dry_run: bool) -> PartitionPlan:
         self.asked.append((config.partitions, dry_run))
+        assert self.looked_at[-1:] == [config]
+        assert len(self.looked_at) == len(self.asked)
         return self.done
 
     def _archive(self, config: ReaperConfig) -> Any:

@@ -95,7 +95,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
         yield
         made.calls.append(f"release {config.group}")
 
-    for name in ("_check_source", "_refuse_half_sent", "refuse_dead_letters", "drop_slot"):
+    for name in ("check_source", "_refuse_half_sent", "refuse_dead_letters", "drop_slot"):
         said = name.strip("_").replace("_", " ")
         monkeypatch.setattr(module, name, lambda *_, said=said: made.calls.append(said))
     monkeypatch.setattr(module, "keep_source", lambda *_: made.calls.append("keep source"))
