@@ -20,7 +20,7 @@ from harvest.core.interfaces.mark_store import Finding
 from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
-from harvest.core.source import Registration, differences, registration_problem
+from harvest.core.source import Registration, Source, differences, registration_problem
 from harvest.core.wal_position import WalPosition
 from harvest.databases.postgres.attempts import attempts_name
 from harvest.databases.registry import database
@@ -166,14 +166,20 @@ def check_source(config: ReaperConfig) -> None:
     record, store = make_record(config), make_any_store(config)
     with contextlib.closing(store), contextlib.closing(record):
         before = record.load()
-        if before is None:
-            return
-        problem = differences(before, store.source(), promoted_at=store.promoted_at())
-        if problem is not None:
-            raise DatabaseChanged(
-                f"{problem}; decide on that first, with the configuration that was used so far: "
-                "see `harvest checkpoint accept --help`"
-            )
+        problem = None if before is None else _source_problem(config, before, store)
+    if problem is not None:
+        raise DatabaseChanged(
+            f"{problem}; decide on that first, with the configuration that was used so far: "
+            "see `harvest checkpoint accept --help`"
+        )
+
+
+def _source_problem(config: ReaperConfig, before: Source, store: SourceStore) -> str | None:
+    """Why the database does not go on from what Kafka knows of it; None if it does."""
+    problem = differences(before, store.source(), promoted_at=store.promoted_at())
+    if problem is None and config.mode == "range":
+        problem = _ids_problem(config)
+    return problem
 
 
 def keep_source(config: ReaperConfig, store: SourceStore) -> None:
@@ -399,9 +405,7 @@ def check_database(config: ReaperConfig) -> list[Finding]:
             before = None if config.mode == "wal" else record.load()
             if before is None:
                 return [fits]
-            problem = differences(before, store.source(), promoted_at=store.promoted_at())
-            if problem is None and config.mode == "range":
-                problem = _ids_problem(config)
+            problem = _source_problem(config, before, store)
         except HarvestError as error:
             return [Finding("database", "error", str(error))]
     if problem is None:

@@ -262,6 +262,7 @@ def unclean_election(stage: Stage, dice: random.Random) -> str:
 
 
 def _lose_the_end(stage: Stage, dice: random.Random) -> tuple[int, int]:
+    """Return the broker that died, and how many records are gone with it."""
     with stage.links_lock:
         stage.replicas({1, 2, 3})
         stage.alter_claims_log({"min.insync.replicas": "1"})
@@ -283,7 +284,7 @@ def _lose_the_end(stage: Stage, dice: random.Random) -> tuple[int, int]:
             stage.let_in()
         lost = stage.lost_of_claims()
         if not lost:
-            stage.lost.pop()  # it goes on
+            stage.lost.pop()  # the log that was kept goes on
     return node - 1, lost
 
 

@@ -59,6 +59,7 @@ ON CONFLICT (id) DO UPDATE SET
 _FORGET: Final = "DELETE FROM {attempts} WHERE id = ANY (%s)"
 _LOAD: Final = "SELECT id, retries FROM {attempts} WHERE NOT gave_up"
 _SETTLED: Final = "SELECT id, fingerprint, delivered FROM {attempts} WHERE delivered IS NOT NULL"
+_IS_NOTED: Final = "SELECT EXISTS (SELECT FROM {attempts} WHERE delivered IS NOT NULL)"
 _FORGET_OVERTAKEN: Final = """
 WITH noted AS MATERIALIZED (
   SELECT o.id, o.kafka_topic::text AS topic, o.kafka_key::text AS key, d.destination
@@ -171,7 +172,10 @@ class PostgresAttempts(PostgresTable):
 
     def forget_overtaken(self) -> None:
         """See `AttemptStore.forget_overtaken`. Looks through the outbox if anything is noted."""
-        if self.settled():
+        if not self._exists() or not self._is_current:
+            return
+        ((is_noted,),) = self._execute(self._statement(_IS_NOTED)).fetchall()
+        if is_noted:
             self._execute(self._statement(_FORGET_OVERTAKEN))
 
     def _create(self) -> None:

@@ -2310,7 +2310,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "who takes over looks whether a row is overtaken if anything is noted",
         "harvest.databases.postgres.attempts",
         "integration/harvest/databases/test_attempts.py::test_where_an_earlier_one_of_its_key_is_due_a_row_is_due_as_well",
-        ("PostgresAttempts.forget_overtaken", "if self.settled():", "if not self.settled():"),
+        ("PostgresAttempts.forget_overtaken", "if is_noted:", "if not is_noted:"),
     ),
     noticed(
         "no partition of another database is dropped by hand",
