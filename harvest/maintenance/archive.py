@@ -99,7 +99,8 @@ class ParquetArchive:
                 continue
             try:
                 with pq.ParquetFile(file.path, page_checksum_verification=True) as parquet:
-                    for batch in parquet.iter_batches(_BATCH):
+                    wanted = _row_groups(parquet.metadata, low, high)
+                    for batch in parquet.iter_batches(_BATCH, wanted):
                         yield from (r for r in batch.to_pylist() if low <= r["id"] <= high)
             except (OSError, self._arrow_error) as error:
                 raise ArchiveError(f"{file.path} cannot be read: {_said(error)}") from error
@@ -144,6 +145,16 @@ class ParquetArchive:
                 lows.append(bounds["min"])
                 highs.append(bounds["max"])
         return Extent(rows, min(lows, default=None), max(highs, default=None))
+
+
+def _row_groups(metadata: Any, low: int, high: int) -> list[int]:
+    """Which parts of a file may have rows of these ids: a replay asks for one page at a time."""
+    wanted = []
+    for number in range(metadata.num_row_groups):
+        ids = metadata.row_group(number).column(0).statistics  # `id` is the first of `_schema`
+        if ids is None or not ids.has_min_max or (ids.min <= high and ids.max >= low):
+            wanted.append(number)
+    return wanted
 
 
 def _has_rows(path: Path, batches: Iterable[Sequence[tuple[Any, ...]]]) -> bool:

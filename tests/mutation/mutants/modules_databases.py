@@ -1004,6 +1004,12 @@ DATABASES: tuple[Noticed, ...] = (
         ("ParquetArchive.read", "or file.low > high", "or file.low > high + 1"),
     ),
     noticed(
+        "of a large file of an archive only what may have the ids is read",
+        "harvest.maintenance.archive",
+        "unit/harvest/maintenance/test_archive.py::test_of_a_large_file_only_what_may_have_these_ids_is_read",
+        ("_row_groups", "ids.max >= low", "True"),
+    ),
+    noticed(
         "a file that another manager writes now is left alone",
         "harvest.maintenance.archive",
         "unit/harvest/maintenance/test_archive.py::test_what_a_manager_left_behind_goes_and_what_one_writes_now_stays",

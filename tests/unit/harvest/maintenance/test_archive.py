@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from harvest.errors import ArchiveError
 from harvest.maintenance.archive import ParquetArchive
@@ -64,6 +65,24 @@ def test_both_ends_of_what_is_read_are_in_it_and_other_files_are_left_alone(tmp_
     (tmp_path / "outbox-100-199.parquet").write_bytes(b"nothing that could be read")
     for low, high, wanted in ((1, 3, [1, 2, 3]), (2, 2, [2]), (3, 99, [3]), (0, 0, [])):
         assert [row["id"] for row in archive.read(low, high)] == wanted
+
+
+def test_of_a_large_file_only_what_may_have_these_ids_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = ParquetArchive(tmp_path, "outbox")
+    archive.keep(PARTITION, Store())  # type: ignore[arg-type]  # a row at a time
+    read: list[Sequence[int]] = []
+    iter_batches = parquet.ParquetFile.iter_batches
+
+    def noted(file: Any, size: int, row_groups: Sequence[int]) -> Any:
+        read.append(row_groups)
+        return iter_batches(file, size, row_groups)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", noted)
+    for low, high in ((2, 2), (2, 99), (0, 1), (4, 9)):
+        list(archive.read(low, high))
+    assert read == [[1], [1, 2], [0], []]
 
 
 def test_what_a_manager_left_behind_goes_and_what_one_writes_now_stays(tmp_path: Path) -> None:
