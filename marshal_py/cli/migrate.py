@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
+from confluent_kafka import KafkaException
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, safe
@@ -324,7 +325,10 @@ def _open(marshal: Marshal, closing: ExitStack) -> Marshal:
 def _topics_to_move(
     connection: Connection, source: Marshal, only: set[str] | None
 ) -> dict[str, int]:
-    metadata = admin_client(connection.kafka).list_topics(timeout=connection.timeout_s).topics
+    try:
+        metadata = admin_client(connection.kafka).list_topics(timeout=connection.timeout_s).topics
+    except KafkaException as error:
+        raise BrokerUnavailable(f"no answer from the brokers: {error.args[0].str()}") from None
 
     def count_of(topic: str) -> int:
         return len(metadata[topic].partitions) if topic in metadata else 0

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.admin.migration_plan import Step
 from marshal_py.cli import migrate as module
@@ -403,13 +404,14 @@ def test_topics_that_are_new_are_taken_in_while_it_moves(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
-    find = module._topics_to_move
+    admin: Any = module.admin_client({})
+    list_topics = admin.list_topics
 
-    def look(*given: Any) -> dict[str, int]:
+    def look(**given: Any) -> Any:
         looked.append(len(looked))
         if len(looked) == 4:  # one looks before a topic is made, one is the bridge
-            raise BrokerUnavailable("nobody answers")
-        return find(*given)
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "nobody answers"))
+        return list_topics(**given)
 
     def until_looked(bridge: FakeBridge) -> list[Step]:
         if len(looked) < 5:
@@ -417,13 +419,13 @@ def test_topics_that_are_new_are_taken_in_while_it_moves(
             return []
         return is_stopped(bridge)
 
-    monkeypatch.setattr(module, "_topics_to_move", look)
+    monkeypatch.setattr(admin, "list_topics", look)
     play.script = [until_looked]
     code, told, said = migrate("--interval", "1")
     assert (code, [row["event"] for row in told]) == (0, ["blocked", "adopted", "stopped"])
     assert "new: new/0, new/1, new/2, new/3, new/4 and 2 more" in told[1]["text"]
     assert told[1]["partitions"] == [["new", n] for n in range(7)]
-    assert "could not be looked at, and will be again: nobody answers" in said
+    assert "could not be looked at, and will be again: no answer from the brokers" in said
     assert play.bridges[0].adopted == [{"orders": 3}] * 2
 
 
