@@ -188,6 +188,7 @@ def _break(
                         whom = fault(stage, dice)
                 except Exception as error:
                     errors.append(f"{fault.__name__} could not be made: {error!r}")
+                    say(f"  {errors[-1]}")
                     return
                 stage.record.write("fault", fault.__name__, began, now_ns(), whom)
                 result.fired[fault.__name__] += 1

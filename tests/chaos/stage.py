@@ -26,7 +26,7 @@ from harvest.databases.mysql.table import connect_arguments
 from marshal_py.admin.group_admin import GroupAdmin
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB, EmbeddedPostgres
-from marshal_py.embedded.errors import BinariesNotFound, ServerFailed
+from marshal_py.embedded.errors import BinariesNotFound, NotRunning, ServerFailed
 from marshal_py.embedded.ports import free_ports
 from marshal_py.embedded.process import Guard, ServerProcess, tail
 from marshal_py.errors import BrokerUnavailable
@@ -131,15 +131,22 @@ class Stage:
         self.hurry.wait(seconds)
 
     def up(self, broker: int | None = None) -> None:
-        """Bring up a broker, or all. One that gives up meanwhile is started again, as by systemd.
+        """Bring up a broker, or all. Those that give up are started again, as by systemd.
 
-        A broker ends by itself when it finds no majority of controllers for a minute.
+        A broker ends by itself when it finds no majority of controllers, or none that takes it in,
+        for a minute; and may hang while it ends.
         """
         for _ in range(3):
-            with contextlib.suppress(ServerFailed):
+            try:
                 self.kafka.start(broker)
+            except ServerFailed:
+                for one in range(3) if broker is None else (broker,):
+                    with contextlib.suppress(NotRunning):
+                        self.kafka.kill(one)
+            if all(map(self.kafka.running, range(3))):
                 return
-        self.kafka.start(broker)
+            broker = None  # another one gave up meanwhile
+        self.kafka.start()
 
     def start(self, name: str) -> None:
         """Start a process, or start it again."""
