@@ -9,12 +9,16 @@ import subprocess
 import sys
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from marshal_py.embedded.errors import NotRunning, ServerFailed
 from tests.chaos import unsynced
 from tests.chaos.clocks import WallClocks, build
 from tests.chaos.receiver import Receiver
+from tests.chaos.stage import Stage
 
 _TELL = """
 import sys, threading, time
@@ -115,3 +119,50 @@ def test_a_receiver_takes_rows_of_the_newest_leader_alone_and_not_in_each_mood()
         ("e", "7", 5),
     ]
     assert (receiver.refused, receiver.turned_away) == (1, 2)
+
+
+class Brokers:
+    """Three that may give up, or hang, when they are started."""
+
+    def __init__(self, **starts: list[str]) -> None:
+        self._starts = starts
+        self._up = {0, 1, 2}
+        self.done: list[str] = []
+
+    def running(self, one: int) -> bool:
+        return one in self._up
+
+    def kill(self, one: int) -> None:
+        if one not in self._up:
+            raise NotRunning(f"{one}")
+        self.done.append(f"kill {one}")
+        self._up.remove(one)
+
+    def start(self, one: int | None = None) -> None:
+        name = "all" if one is None else f"one{one}"
+        self.done.append(name)
+        self._up |= {0, 1, 2} if one is None else {one}
+        for what in (self._starts.get(name) or [""]).pop(0).split():
+            if what == "hangs":
+                raise ServerFailed("was not ready within 120 s")
+            self._up.remove(int(what))  # gave up
+
+
+@pytest.mark.parametrize(
+    ("broker", "starts", "done"),
+    [
+        (1, {}, ["one1"]),
+        (1, {"one1": ["hangs"]}, ["one1", "kill 1", "all"]),
+        (1, {"one1": ["2"]}, ["one1", "all"]),
+        (1, {"one1": ["2 hangs"]}, ["one1", "kill 1", "all"]),
+        (None, {"all": ["0 hangs"]}, ["all", "kill 1", "kill 2", "all"]),
+    ],
+)
+def test_brokers_that_give_up_or_hang_are_started_again_whoever_was_to_be(
+    broker: int | None, starts: dict[str, list[str]], done: list[str]
+) -> None:
+    brokers = Brokers(**starts)
+    stage: Any = SimpleNamespace(kafka=brokers)
+    Stage.up(stage, broker)
+    assert brokers.done == done
+    assert all(map(brokers.running, range(3)))
