@@ -64,6 +64,17 @@ class Adapter:
         """Run `statement` on the caller's transaction."""
         self._run(statement, self.parameters(values), close=True)
 
+    def rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """What `statement` returns, as tuples, whatever the caller's own rows are made as. Raises
+        `UnsupportedConnection` for what is none of psycopg 3."""
+        if "psycopg" not in _roots(self._target):
+            raise _unsupported(self._target, "psycopg 3 connection or cursor")
+        from psycopg.rows import tuple_row
+
+        with _connection_of(self._target).cursor(row_factory=tuple_row) as cursor:
+            found: list[tuple[Any, ...]] = cursor.execute(statement, values).fetchall()
+        return found
+
     def columns(self, statement: str) -> list[Any]:
         """The type codes of the columns of a query that returns no row."""
         cursor = self._run(statement, None, close=False)
@@ -195,11 +206,14 @@ def _sqlalchemy(connection: Any, paramstyle: str | None) -> Adapter:
     return _SqlAlchemy(connection, paramstyle or dialect.paramstyle, _family(dialect.name))
 
 
-def _unsupported(connection: Any) -> UnsupportedConnection:
+def _unsupported(
+    connection: Any,
+    wanted: str = "psycopg 3 or DB-API connection or cursor, a SQLAlchemy Connection or Session, "
+    "or django.db.connection",
+) -> UnsupportedConnection:
     return UnsupportedConnection(
         f"{type(connection).__module__}.{type(connection).__qualname__} is no connection that the "
-        "Stasher knows: give a psycopg 3 or DB-API connection or cursor, a SQLAlchemy Connection "
-        "or Session, or django.db.connection"
+        f"Stasher knows: give a {wanted}"
     )
 
 

@@ -115,7 +115,7 @@ class Stasher:
             text = self._text or self._learn(target.columns(self._probe(target)))
             values = [v for r in chunk for v in self._values(target, self._prepare(r), text)]
             statement = f"{self._insert(target, len(chunk))} RETURNING id"
-            found = connection.execute(statement, values).fetchall()
+            found = target.rows(statement, values)
             ids += sorted([row[0] for row in found])  # drawn in the order of the values
         return ids
 

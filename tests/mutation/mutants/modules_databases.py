@@ -1201,4 +1201,10 @@ DATABASES: tuple[Noticed, ...] = (
         "contract/test_dead_letters.py::test_a_row_that_is_dropped_takes_no_other_with_it_that_has_its_id[postgres]",
         ("", "AND t.create_time = s.create_time AND", "AND"),
     ),
+    noticed(
+        "the ids of stashed rows are told whatever rows a connection makes",
+        "harvest.outbox.connection_adapters",
+        "integration/harvest/databases/test_two_databases.py::test_a_connection_may_make_rows_of_any_kind",
+        ("Adapter.rows", "cursor(row_factory=tuple_row)", "cursor()"),
+    ),
 )

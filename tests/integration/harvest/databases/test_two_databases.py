@@ -8,14 +8,16 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row, namedtuple_row, scalar_row
 from typer.testing import CliRunner
 
-from harvest import OutboxRecord
+from harvest import OutboxRecord, Stasher
 from harvest.cli.app import app
 from harvest.config.load import parse
 from harvest.config.model import ReaperConfig
@@ -64,6 +66,19 @@ def test_the_payload_is_committed_before_its_id(bench: TwoDatabasesBench) -> Non
         primary.commit()
     rows = store.read(0, 10).rows
     assert [(row[0], row[3]) for row in rows] == [(1, b"v0"), (2, b"v1"), (3, b"v2")]
+
+
+@pytest.mark.parametrize("made_as", [dict_row, scalar_row, namedtuple_row])
+def test_a_connection_may_make_rows_of_any_kind(bench: TwoDatabasesBench, made_as: Any) -> None:
+    with (
+        psycopg.connect(bench.primary, row_factory=made_as) as primary,
+        psycopg.connect(bench.outbound, row_factory=made_as) as outbound,
+    ):
+        ids = STASHER.stash_many(primary, outbound, [record("v0"), record("v1")])
+        primary.commit()
+        again = Stasher().stash_returning(outbound.cursor(), [record("v2")])
+    assert [*ids, *again] == sorted({*ids, *again})
+    assert [row[3] for row in bench.store().read(0, 10).rows] == [b"v0", b"v1"]
 
 
 def test_connections_that_would_write_in_the_wrong_order(bench: TwoDatabasesBench) -> None:

@@ -99,6 +99,12 @@ def test_what_is_no_connection_is_refused(thing: object) -> None:
         Stasher().stash(thing, RECORD)
 
 
+def test_ids_are_told_by_psycopg_alone_and_no_row_is_written(sqlite: sqlite3.Connection) -> None:
+    with pytest.raises(UnsupportedConnection, match="give a psycopg 3 connection or cursor"):
+        Stasher().stash_returning(sqlite, [RECORD])
+    assert rows(sqlite) == []
+
+
 def test_sqlalchemy_connection_and_session() -> None:
     engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool)
     with engine.begin() as connection:
