@@ -638,7 +638,9 @@ def test_a_name_is_led_while_its_leader_was_heard_of(
     spark: SparkSession, terms: list[Any], led_h: float, span_h: float
 ) -> None:
     rows = [term(*each[:3], last_beat_at=each[3] if len(each) > 3 else None) for each in terms]
-    (found,) = Tables(spark, silver__claims=rows).ask(_LEADERSHIP, "claims", "elections")
+    (found,) = Tables(spark, silver__claims=rows).ask(
+        _LEADERSHIP, "claims", "elections", "operations"
+    )
     assert (found["name"], found["leaders"]) == ("n", 1)
     assert (found["led_ms"], found["span_ms"]) == (led_h * 3_600_000, span_h * 3_600_000)
     assert found["availability"] == pytest.approx(led_h / span_h)
@@ -657,8 +659,34 @@ def test_a_name_that_had_a_leader_before_is_without_one_from_midnight_to_the_fir
     tables = Tables(
         spark, silver__claims=[term("n", at(6), at(12))], silver__elections=[*before, *other]
     )
-    (found,) = tables.ask(_LEADERSHIP, "claims", "elections")
+    (found,) = tables.ask(_LEADERSHIP, "claims", "elections", "operations")
     assert (found["led_ms"], found["span_ms"]) == (6 * 3_600_000, 24 * 3_600_000)
+
+
+@pytest.mark.parametrize(
+    ("as_of", "led"), [(at(12), [("g", 0, 12), ("h", 0, 12)]), (at(0), []), (at(days=-1), [])]
+)
+def test_a_name_whose_leader_went_before_is_without_one_until_its_group_is_forgotten(
+    spark: SparkSession, as_of: dt.datetime, led: list[tuple[str, int, int]]
+) -> None:
+    ended: list[Values] = [
+        {"group_id": g, "name": "n", "until_at": at(12, days=-3), "day": DAY - dt.timedelta(3)}
+        for g in "ghij"
+    ]
+    forgotten: list[Values] = [
+        {"group_id": group, "what": what, "at": when}
+        for group, what, when in (
+            ("g", "pause", at(13, days=-3)),
+            ("h", "forget", at(11, days=-3)),  # and led again since
+            ("i", "forget", at(13, days=-3)),
+            ("j", "forget", at(11)),
+        )
+    ]
+    tables = Tables(spark, silver__elections=ended, silver__operations=forgotten)
+    found = tables.ask(_LEADERSHIP, "claims", "elections", "operations", as_of=as_of)
+    hour_ms = 3_600_000
+    assert [(f["group_id"], f["led_ms"], f["span_ms"] // hour_ms) for f in found] == led
+    assert {(f["leaders"], f["availability"]) for f in found} <= {(0, 0.0)}
 
 
 @pytest.mark.parametrize("how", ["taken_over", "resumed", "claimed_again"])
@@ -674,7 +702,7 @@ def test_who_was_taken_over_from_led_until_its_last_heartbeat(
         claim(0, 1, from_at=at(), day=None),
     ]
     tables = Tables(spark, silver__claims=rows)
-    (found,) = tables.ask(_LEADERSHIP, "claims", "elections", as_of=at(12))
+    (found,) = tables.ask(_LEADERSHIP, "claims", "elections", "operations", as_of=at(12))
     assert (found["leaders"], found["led_ms"]) == (2, 7 * 3_600_000)
     assert found["span_ms"] == 12 * 3_600_000
 
@@ -834,3 +862,14 @@ def test_what_is_lost_is_not_known_where_rows_that_were_there_stay_away(
     assert write(spark, lake, record)["findings: lost"] == (None, False)
     assert "findings: lost" not in write(spark, lake, record, allowed=["lost"])
     assert write(spark, lake, record, delivery(2, "delivered"))["findings: lost"] == (0, True)
+
+
+def test_how_long_it_took_is_not_known_where_the_rows_of_an_outbox_are_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake.at(str(tmp_path))
+    known = delivery(1, "delivered", latency_ms=7)
+    pending = delivery(1, "pending", outbox="shop/young")
+    unknown = delivery(1, "unarchived", outbox="shop/other", copies=1)
+    for rows, found in ((pending, (7, True)), (unknown, (None, False))):
+        assert write(spark, lake, known, rows, latency_p99_ms=40)["latency_p99_ms"] == found

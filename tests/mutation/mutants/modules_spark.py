@@ -595,6 +595,24 @@ SPARK: tuple[Noticed, ...] = (
         ("", "min(coalesce(since, low))", "min(low)"),
     ),
     noticed(
+        "a name that nobody leads any more has no leader",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_a_name_whose_leader_went_before_is_without_one_until_its_group_is_forgotten",
+        ("", "FROM on_day FULL OUTER JOIN before", "FROM on_day LEFT JOIN before"),
+    ),
+    noticed(
+        "nobody has to lead for a group that was forgotten",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_a_name_whose_leader_went_before_is_without_one_until_its_group_is_forgotten",
+        ("", "HAVING max(e.until_at) > max(f.at) OR max(f.at) IS NULL", ""),
+    ),
+    noticed(
+        "p99 is not known where the rows of an outbox are not",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_how_long_it_took_is_not_known_where_the_rows_of_an_outbox_are_not",
+        ("", "IF(bool_or(records > 0 AND latency_p99_ms IS NULL), NULL, ", "coalesce("),
+    ),
+    noticed(
         "what is lost is not known where rows stay away",
         f"{LAKE}.gold",
         f"{DAYS}::test_what_is_lost_is_not_known_where_rows_that_were_there_stay_away",
