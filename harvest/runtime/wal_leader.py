@@ -213,6 +213,7 @@ class WalLeader:
     def _close_stream(self, _: object = None) -> None:
         stream, self._stream = self._stream, None
         self._may_read = None
+        self._events.clear()  # what it has to tell itself is about this stream, not the next one
         if stream is not None:
             stream.close()
 

@@ -109,3 +109,29 @@ def test_of_several_checkpoints_the_last_is_saved() -> None:
     assert leadership.reported.get(timeout=WAIT_S) == w.Saved(SECOND)
     assert thread.close(WAIT_S)
     assert sink.told == [(0, SECOND.encode())]
+
+
+class DeadStream:
+    """Of a server that is gone: whoever tells it something finds that out."""
+
+    def confirm(self, lsn: int) -> None:
+        raise StoreUnavailable(f"the stream broke off at {lsn}")
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_of_a_stream_that_was_given_up_meanwhile_nothing_more_is_heard(*, closes: bool) -> None:
+    """A delivery fails, too, and is heard of first: then the next stream is being opened, and the
+    end of the last one would be taken for its failure: it would be opened a second time."""
+    store: Any = Store()
+    sink: Any = Sink(None)
+    stream: Any = DeadStream()
+    leader = WalLeader(Reporting(Lease()), WalTools(store, store, sink))
+    leader._stream = stream
+    inline = leader.threads[0]
+    inline.put(w.Confirm(200))
+    if closes:
+        inline.put(w.CloseStream())
+    assert leader.wait(0.0) == (None if closes else w.StreamFailed())
+    assert leader.wait(0.0) is None
