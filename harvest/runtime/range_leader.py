@@ -37,6 +37,8 @@ _REFRESH_S: Final = 2.0
 _RENEW_S: Final = 3600.0
 """A checkpoint is renewed long before Kafka forgets it (`offsets.retention.minutes`)."""
 _SAVE_S: Final = 1.0
+_SAVE_AGAIN_S: Final = 10.0
+"""So much later, if that failed: the log would say so every second."""
 _MAINTAIN_S: Final = 60.0
 
 
@@ -119,18 +121,18 @@ class RangeLeader:
         if now_s > self._refreshed_s + _REFRESH_S:
             self._refreshed_s = now_s
             self._leadership.report(r.Refresh(anyway=now_s > self._committed_s + _RENEW_S))
-        committed = self._committed
+        state, committed = self.scheduler.state, self._committed
         if (
             committed is not None
             and committed is not self._saved
+            and state in (r.State.RUNNING, r.State.STOPPING)
             and now_s > self._saved_s + _SAVE_S
         ):
             self._saved, self._saved_s = committed, now_s
             self._saving.put(committed)
         # Only of the database that it was: in another one, what is below the position may be other
         # rows, which nobody has published.
-        is_working = self.scheduler.state is r.State.RUNNING
-        is_due = is_working and now_s > self._maintained_s + _MAINTAIN_S
+        is_due = state is r.State.RUNNING and now_s > self._maintained_s + _MAINTAIN_S
         if self._tools.maintain is not None and is_due:
             self._maintained_s = now_s
             self._maintenance.put(None)
@@ -276,6 +278,7 @@ class RangeLeader:
         except HarvestError as error:
             said = "the copy of the checkpoint could not be written: %s"
             self._leadership.log.warning(said, error)
+            self._saved, self._saved_s = None, self._saved_s + _SAVE_AGAIN_S
 
     def _maintain(self, _: Sequence[None]) -> None:
         if self._tools.maintain is None or not self._leadership.may_act():

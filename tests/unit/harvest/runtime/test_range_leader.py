@@ -30,6 +30,8 @@ from harvest.testing.memory_range_store import MemoryRangeStore
 from harvest.testing.memory_table import MemoryTable
 from tests.unit.harvest.runtime.test_harvester import FakeLease
 
+WAIT_S = 60.0
+
 
 class Lease:
     epoch = 7
@@ -144,6 +146,26 @@ def test_a_copy_that_cannot_be_saved_ends_nothing(caplog: pytest.LogCaptureFixtu
     rig.leader._save([Position(7, 0, 1, 5)])
     assert "the copy of the checkpoint could not be written" in caplog.text
     assert rig.store.saved() == []
+
+
+def test_a_copy_that_could_not_be_saved_is_saved_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing has been committed since: by the copies the backlog is counted."""
+    now_s = [10_000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    rig = Rig()
+    rig.leader._opened(Position(7, 0, 1, 5).encode())
+    rig.store.fail_next = True
+    saving = rig.leader._saving
+    saving.start(rig.leadership.report)
+    found: list[tuple[bool, int]] = []
+    for after_s, state in ((0.0, "opening"), (2.0, "running"), (4.0, "running"), (14.0, "running")):
+        now_s[0] = 10_000.0 + after_s
+        rig.leader.scheduler.state = r.State(state)
+        rig.leader.every_tick()
+        assert saving.wait_idle(WAIT_S)
+        found.append((rig.store.fail_next, len(rig.store.saved())))
+    assert found == [(True, 0), (False, 0), (False, 0), (False, 1)]
+    assert saving.close(WAIT_S)
 
 
 @pytest.mark.parametrize("is_same", [True, False])
