@@ -150,36 +150,31 @@ def _dead_letters(config: ReaperConfig, wanted: Replay) -> frozenset[int]:
 
 
 def _rows(config: ReaperConfig, wanted: Replay) -> Generator[Row]:
-    """By id. A partition may be in the archive and not dropped yet: then each row comes once."""
+    """By id. A partition may be in the archive and not dropped yet: then each row comes once.
+
+    Page by page, first from the table and then from the archive: a partition that is dropped
+    meanwhile was archived before, and what the table does not have any more is there.
+    """
     archive = make_archive(config)
-    sources = [_retained(config, wanted)]
-    if archive is not None and archive.folder.is_dir():
-        sources.append(_archived(archive, wanted))
-    last_id = -1
-    for row in heapq.merge(*sources, key=lambda row: row.id):
-        if row.id != last_id:
-            last_id = row.id
-            yield row
-
-
-def _retained(config: ReaperConfig, wanted: Replay) -> Iterator[Row]:
     if config.shards > 1:  # a store for one shard reads the rows of all
         config = config.model_copy(update={"shards": 1})
-    store = make_range_store(config)
-    try:
+    with contextlib.closing(make_range_store(config)) as store:
         after = wanted.low - 1
         while after < wanted.high:
             window = store.read(after, _BATCH)
-            yield from (row for row in named(window.rows) if row.id <= wanted.high)
-            if not window.full:
-                return
-            after = window.last_id
-    finally:
-        store.close()
+            upto = min(window.last_id, wanted.high) if window.full else wanted.high
+            kept = (row for row in named(window.rows) if row.id <= upto)
+            for row in heapq.merge(kept, _archived(archive, after + 1, upto), key=lambda r: r.id):
+                if row.id > after:
+                    after = row.id
+                    yield row
+            after = upto
 
 
-def _archived(archive: ParquetArchive, wanted: Replay) -> Iterator[Row]:
-    for row in archive.read(wanted.low, wanted.high):
+def _archived(archive: ParquetArchive | None, low: int, high: int) -> Iterator[Row]:
+    if archive is None or not archive.folder.is_dir():
+        return
+    for row in archive.read(low, high):
         yield Row(
             row["id"],
             row["kafka_topic"],

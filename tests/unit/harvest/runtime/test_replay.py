@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,6 +77,8 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.table = [row(n) for n in (4, 5, 6)]
         self.archive: list[int] | None = None
+        self.dropped: list[int] = []
+        """What the next page finds to be archived, and dropped from the table."""
         self.positions: list[Position | None] = [Position(1, 0, 2, 9), Position(1, 1, 2, 9)]
         self.aside: frozenset[int] = frozenset()
         self.closed: list[str] = []
@@ -102,16 +105,23 @@ class World:
         """Two rows a page."""
         del limit
         rows = [one for one in self.table if one.id > after]
+        if self.dropped:
+            self.archive = self.dropped
+            self.table = [one for one in self.table if one.id not in self.dropped]
         return Window(rows[:2], rows[:2][-1].id if rows else after, (), len(rows) > 2)
 
     def _archive(self) -> Any:
-        if self.archive is None:
+        if self.archive is None and not self.dropped:
             return None
-        folder = SimpleNamespace(is_dir=lambda: True)
+        folder = SimpleNamespace(is_dir=lambda: self.archive is not None)
         names = ("id", "kafka_topic", "kafka_key", "kafka_value")
         ends = {"kafka_header_keys": None, "kafka_header_values": None}
-        rows = [dict(zip(names, row(n)[:4], strict=True)) | ends for n in self.archive]
-        return SimpleNamespace(folder=folder, read=lambda *_: iter(rows))
+
+        def read(low: int, high: int) -> Iterator[dict[str, Any]]:
+            found = [n for n in self.archive or () if low <= n <= high]
+            return iter([dict(zip(names, row(n)[:4], strict=True)) | ends for n in found])
+
+        return SimpleNamespace(folder=folder, read=read)
 
 
 SHARDED = parse(
@@ -134,6 +144,12 @@ def test_a_row_that_is_in_the_archive_and_the_table_comes_once(world: World) -> 
     world.archive = [1, 2, 4, 5]
     assert world.ids(0, 9) == [5, 1, 6]
     assert world.closed == ["letters", "table"] * 2
+
+
+def test_what_is_archived_and_dropped_meanwhile_is_published_again_as_well(world: World) -> None:
+    world.table = [row(n) for n in (4, 5, 6, 7, 8, 9)]
+    world.dropped = [6, 7]
+    assert world.ids(0, 9) == [6, 4, 9]
 
 
 def test_ids_of_both_ends_are_wanted_and_no_others(world: World) -> None:
