@@ -121,18 +121,19 @@ class RangeLeader:
         if now_s > self._refreshed_s + _REFRESH_S:
             self._refreshed_s = now_s
             self._leadership.report(r.Refresh(anyway=now_s > self._committed_s + _RENEW_S))
-        state, committed = self.scheduler.state, self._committed
+        committed = self._committed
         if (
             committed is not None
             and committed is not self._saved
-            and state in (r.State.RUNNING, r.State.STOPPING)
+            and self.scheduler.state in (r.State.RUNNING, r.State.STOPPING)
             and now_s > self._saved_s + _SAVE_S
         ):
             self._saved, self._saved_s = committed, now_s
             self._saving.put(committed)
         # Only of the database that it was: in another one, what is below the position may be other
         # rows, which nobody has published.
-        is_due = state is r.State.RUNNING and now_s > self._maintained_s + _MAINTAIN_S
+        is_working = self.scheduler.state is r.State.RUNNING
+        is_due = is_working and now_s > self._maintained_s + _MAINTAIN_S
         if self._tools.maintain is not None and is_due:
             self._maintained_s = now_s
             self._maintenance.put(None)
