@@ -105,8 +105,8 @@ before the others take messages again. Some 200 bytes each."""
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A term begins. `waiting` as in `harvest.core.mark_actions.Opened`; `retries` and `settled`
-    by row id."""
+    """A term begins. `waiting` as in `harvest.core.mark_actions.Opened`; `retries` and `settled`,
+    by row id, are what earlier leaders noted: only of a leadership's first term."""
 
     term: Term
     waiting: Mapping[Key, int] = field(default_factory=dict)

@@ -228,13 +228,14 @@ class RelayLeader:
         leadership.pause(action.delay_ms)
         if not leadership.may_act():
             return LeaseLost()
+        retries: Mapping[int, int] = {}
+        settled: Mapping[int, r.Settled] = {}
         try:
             waiting = dict(self.dead_letters.waiting_keys())
             if attempts is not None and not self._has_taken_over:
                 attempts.forget_overtaken()
-                self._has_taken_over = True
-            retries = {} if attempts is None else attempts.load()
-            settled = {} if attempts is None else attempts.settled()
+                retries, settled = attempts.load(), attempts.settled()
+                self._has_taken_over = True  # what is noted from now on is ours, and known
         except HarvestError as error:
             said = "the database did not say what is set aside: %s"
             leadership.log.warning(said, error)

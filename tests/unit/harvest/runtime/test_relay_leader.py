@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from harvest.core import relay as r
-from harvest.core.actions import Open
+from harvest.core.actions import Open, OpenFailed
 from harvest.core.dispatcher import Message, Outcome, Policy
 from harvest.core.routes import Router
 from harvest.core.row import Row
 from harvest.databases.postgres.attempts import Attempt
+from harvest.errors import StoreUnavailable
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.relay_leader import RelayLeader, RelayTools
 from tests.unit.harvest.runtime.test_range_leader import Store
@@ -69,16 +70,19 @@ class Notes:
     def __init__(self) -> None:
         self.there: dict[int, Attempt] = {}
         self.asked: list[str] = []
+        self.fails = False
 
     def forget_overtaken(self) -> None:
         self.asked.append("forget overtaken")
 
     def load(self) -> dict[int, int]:
-        return {}
+        return {note.id: note.retries for note in self.there.values()}
 
     def settled(self) -> dict[int, r.Settled]:
+        if self.fails:
+            raise StoreUnavailable("it is down")
         self.asked.append("settled")
-        return {}
+        return {n.id: (n.fingerprint or 0, frozenset(n.delivered)) for n in self.there.values()}
 
     def record(self, attempts: Sequence[Attempt]) -> None:
         self.there |= {attempt.id: attempt for attempt in attempts}
@@ -173,7 +177,26 @@ def test_who_takes_over_forgets_first_what_an_earlier_row_overtakes_and_only_onc
     leader, _, notes = noting()
     for _ in range(2):
         leader._open(Open(0))
-    assert notes.asked == ["forget overtaken", "settled", "settled"]
+    assert notes.asked == ["forget overtaken", "settled"]
+
+
+def test_what_was_noted_by_this_leader_is_not_read_again_in_its_next_term() -> None:
+    """It is known already, and the notes of what is delivered by now would never be forgotten: the
+    more of them there are, the more memory, until nothing is marked any more."""
+    leader, _, notes = noting()
+    of_the_last, ours = (
+        Attempt(n, "a", n, "HTTP 503", 503, False, ("b",), fingerprint=7) for n in (1, 2)
+    )
+    notes.there = {1: of_the_last}
+    notes.fails = True
+    assert isinstance(leader._open(Open(0)), OpenFailed)
+    notes.fails = False
+    settled = {1: (7, frozenset({"b"}))}
+    for retries in ({1: 1}, {}, {}):
+        event = leader._open(Open(0))
+        assert isinstance(event, r.Opened)
+        assert (event.retries, event.settled) == (retries, settled if retries else {})
+        notes.there[2] = ours
 
 
 def test_who_has_lost_the_lease_notes_nothing_that_the_next_leader_has_read() -> None:
