@@ -36,6 +36,9 @@ _MERGED_ROWS: Final = 20_000
 _RENEW_S: Final = 3600.0
 """A checkpoint is renewed long before Kafka forgets it (`offsets.retention.minutes`)."""
 _PURGE_S: Final = 1.0
+_PURGE_ANYWAY_S: Final = 60.0
+"""Though nothing was published: rows that are set aside stay in the table until then, and one whose
+commit waits for a replica is to be seen only after it was published."""
 _MAINTAIN_S: Final = 60.0
 _KEEP_ALIVE_S: Final = 1.0
 
@@ -129,7 +132,8 @@ class WalLeader:
         now_s = time.monotonic()
         self._leadership.report(w.Refresh(anyway=now_s > self._committed_s + _RENEW_S))
         published = self._leadership.stats.published
-        is_due = published != self._purged_at and now_s > self._purged_s + _PURGE_S
+        every_s = _PURGE_S if published != self._purged_at else _PURGE_ANYWAY_S
+        is_due = now_s > self._purged_s + every_s
         if is_due and self._purging.wait_idle(0):
             self._purged_s, self._purged_at = now_s, published
             self._purging.put(None)

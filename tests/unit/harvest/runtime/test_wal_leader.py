@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,6 +91,28 @@ def test_what_could_not_be_deleted_is_deleted_later(monkeypatch: pytest.MonkeyPa
     (thread,) = [thread for thread in leader.threads if thread.name == "purge"]
     thread.start(leadership.report)
     for left in (1, 0, 0):
+        leader.every_tick()
+        assert thread.wait_idle(WAIT_S)
+        assert len(purger.answers) == left
+    assert leadership.stats.purged == 3
+    assert thread.close(WAIT_S)
+
+
+def test_rows_are_deleted_though_nothing_was_published_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where all that came was set aside: such rows would be counted as waiting, and grow old."""
+    now_s = [10_000.0]
+    monkeypatch.setattr(wal_leader, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    store: Any = Store()
+    sink: Any = Sink(None)
+    purger: Any = Purger(0, 3)
+    leadership = Reporting(Lease())
+    leader = WalLeader(leadership, WalTools(store, purger, sink, pipeline=sink))
+    (thread,) = [thread for thread in leader.threads if thread.name == "purge"]
+    thread.start(leadership.report)
+    for after_s, left in ((0.0, 1), (2.0, 1), (59.0, 1), (61.0, 0), (63.0, 0)):
+        now_s[0] = 10_000.0 + after_s
         leader.every_tick()
         assert thread.wait_idle(WAIT_S)
         assert len(purger.answers) == left
