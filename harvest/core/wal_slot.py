@@ -12,9 +12,16 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from harvest.core.wal_position import WalPosition, format_lsn
-from harvest.errors import CheckpointError, ConfigurationError
+from harvest.errors import CheckpointError, ConfigurationError, StoreUnavailable
 
-__all__ = ["ServerState", "SlotHealth", "SlotState", "TimelineSwitch", "starting_position"]
+__all__ = [
+    "ServerState",
+    "SlotHealth",
+    "SlotState",
+    "TimelineSwitch",
+    "check_log_end",
+    "starting_position",
+]
 
 _WAY_OUT = (
     "; `harvest slot renew` makes a new one and goes on from there: with --publish-table it "
@@ -150,3 +157,17 @@ def _on_this_timeline(found: WalPosition, server: ServerState) -> WalPosition:
         )
     # Behind the last rows it has only passed what was none of ours, and may not be here.
     return replace(found, timeline=server.timeline, lsn=min(found.lsn, max(end, found.row_lsn)))
+
+
+def check_log_end(end: int, published: int) -> None:
+    """A log that ends before what is published is another one: that of a replica which was promoted
+    without the last commits. What was committed there since is published by nobody: for whoever
+    takes away what is published. Raises `StoreUnavailable`.
+
+    `published`: asked for before the end.
+    """
+    if end < published:
+        raise StoreUnavailable(
+            f"the database has gone back in time: its log ends at {format_lsn(end)}, and rows are "
+            f"published up to {format_lsn(published)}"
+        )

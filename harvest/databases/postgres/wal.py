@@ -21,7 +21,7 @@ from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.table_name import TableName
 from harvest.core.wal_options import WalOptions, message_prefix
 from harvest.core.wal_position import WalPosition, format_lsn
-from harvest.core.wal_slot import ServerState, SlotHealth, starting_position
+from harvest.core.wal_slot import ServerState, SlotHealth, check_log_end, starting_position
 from harvest.databases.postgres.encoding import Converter
 from harvest.databases.postgres.header_arrays import array_of
 from harvest.databases.postgres.mark import PostgresMarkStore
@@ -182,9 +182,6 @@ class PostgresWalSource(PostgresTable):
         What a snapshot shows was committed before the log's end as it was right after; once
         `published` has passed that, all rows of the snapshot are published. So no list of rows is
         needed, and what a killed leader left behind is deleted, too.
-
-        A log that ends before what is published is another one: that of a replica which was
-        promoted without the last commits. What was committed there since is published by nobody.
         """
         if self.options.source == "message" or self.options.purge != "delete":
             return 0
@@ -204,11 +201,7 @@ class PostgresWalSource(PostgresTable):
                 if found is None or not found[0]:
                     return 0
                 end = int(found[1])
-                if end < already:
-                    raise StoreUnavailable(
-                        f"the database has gone back in time: its log ends at {format_lsn(end)}, "
-                        f"and rows are published up to {format_lsn(already)}"
-                    )
+                check_log_end(end, already)
                 deadline = time.monotonic() + _PURGE_WAIT_S
                 while published() < end:
                     if time.monotonic() > deadline:

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 
 from harvest.core.table_name import TableName
+from harvest.core.wal_slot import check_log_end
 from harvest.databases.postgres.partitions import PostgresPartitions, identifier_of
 from harvest.errors import StoreUnavailable
 from harvest.maintenance.partitions import Partition
@@ -77,7 +78,9 @@ class PostgresWalPartitions(PostgresPartitions):
         return self._has_passed(self._log_end())
 
     def _log_end(self) -> int:
+        already = self._published()
         ((end,),) = self._run(sql.SQL(_LOG_END)).fetchall()
+        check_log_end(int(end), already)
         return int(end)
 
     def _has_passed(self, end: int) -> bool:

@@ -1163,7 +1163,7 @@ DATABASES: tuple[Noticed, ...] = (
         "nothing is deleted from a database whose log ends before what is published",
         f"{PG}.wal",
         "unit/harvest/databases/test_wal_purge.py::test_of_a_database_that_lacks_what_is_published_nothing_is_deleted",
-        ("PostgresWalSource.purge", "if end < already:", "if False:"),
+        ("PostgresWalSource.purge", "check_log_end(end, already)", "pass"),
     ),
     noticed(
         "a server that is gone while its answer is waited for is noticed",

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from harvest.databases.postgres import wal_partitions
 from harvest.databases.postgres.wal import PostgresWalSource
+from harvest.databases.postgres.wal_partitions import PostgresWalPartitions
 from harvest.errors import StoreUnavailable
+from harvest.maintenance.partitions import Partition
 
 
 class Cursor:
@@ -20,6 +23,9 @@ class Cursor:
 
     def fetchone(self) -> tuple[Any, ...]:
         return self._row
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return [self._row]
 
 
 class Server:
@@ -40,7 +46,11 @@ class Server:
         text = statement if isinstance(statement, str) else statement.as_string(None)
         if "EXISTS" in text:
             return Cursor(True, str(self._end))
-        self.deleted += text.lstrip().startswith("DELETE")
+        if "pg_inherits" in text:
+            return Cursor("public", "outbox_p0", "FOR VALUES FROM ('0') TO ('100')")
+        if "advisory" in text or "insert_lsn" in text:
+            return Cursor(str(self._end))
+        self.deleted += text.lstrip().startswith(("DELETE", "DROP"))
         return Cursor()
 
 
@@ -69,3 +79,20 @@ def test_of_a_database_that_lacks_what_is_published_nothing_is_deleted(
     with pytest.raises(StoreUnavailable, match="has gone back in time"):
         source.purge(lambda: 500)
     assert not server.deleted
+
+
+@pytest.mark.parametrize(("end", "dropped"), [(400, 0), (500, 1), (600, 0)])
+def test_a_partition_is_dropped_from_the_log_whose_places_are_published_and_no_other(
+    end: int, dropped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal_partitions, "_WAIT_S", -1.0)
+    partitions = PostgresWalPartitions("", "outbox", lambda: 500)
+    server: Any = Server(end)
+    partitions._connection = server
+    there = Partition("public.outbox_p0", 0, 100)
+    if end < 500:
+        with pytest.raises(StoreUnavailable, match="has gone back in time"):
+            partitions.drop(there)
+    else:
+        assert partitions.drop(there) is bool(dropped)
+    assert server.deleted == dropped
