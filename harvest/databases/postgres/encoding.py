@@ -25,7 +25,7 @@ class Converter:
 
     def _to_utf8(self, text: bytes) -> bytes:
         """In UTF-8. Raises ValueError for what cannot be, psycopg's errors of the connection."""
-        if self._connection is None:
+        if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(self._conninfo, autocommit=True)
         connection = self._connection
         if connection.info.parameter_status("server_encoding") == "SQL_ASCII":

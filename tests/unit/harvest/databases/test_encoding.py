@@ -17,17 +17,27 @@ class Server:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, encoding: str = "LATIN2") -> None:
         self.encoding = encoding
         self.asked: list[bytes] = []
-        self.connected = self.closed = 0
+        self.connected = self.closes = 0
+        self.is_gone = self.lost = False
         self.info = SimpleNamespace(parameter_status=lambda _: self.encoding)
         monkeypatch.setattr(psycopg, "connect", self._connect)
 
     def _connect(self, conninfo: str, *, autocommit: bool) -> Any:
         assert (conninfo, autocommit) == ("host=d", True)
         self.connected += 1
+        self.lost = False
         return self
+
+    @property
+    def closed(self) -> bool:
+        return self.lost
 
     def execute(self, _: str, given: tuple[bytes], *, binary: bool) -> Any:
         assert binary
+        if self.is_gone:
+            self.is_gone, self.lost = False, True
+        if self.lost:
+            raise psycopg.OperationalError("the connection is lost")
         self.asked.append(given[0])
         if b"?" in given[0]:
             raise psycopg.DataError("invalid byte\nsequence")
@@ -35,7 +45,7 @@ class Server:
         return SimpleNamespace(fetchone=lambda: (converted.encode(),))
 
     def close(self) -> None:
-        self.closed += 1
+        self.closes += 1
 
 
 def test_text_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +86,18 @@ def test_who_closes_it_may_use_it_again(monkeypatch: pytest.MonkeyPatch) -> None
     converter.to_utf8(b"a")
     converter.close()
     converter.close()
-    assert (server.connected, server.closed) == (1, 1)
+    assert (server.connected, server.closes) == (1, 1)
     converter.to_utf8(b"b")
+    assert server.connected == 2
+
+
+def test_a_connection_that_is_lost_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the stream would break off at the same text again and again."""
+    server = Server(monkeypatch)
+    converter = Converter("host=d")
+    converter.to_utf8(b"a")
+    server.is_gone = True
+    with pytest.raises(psycopg.OperationalError):
+        converter.to_utf8(b"b")
+    assert converter.to_utf8(b"b") == b"b"
     assert server.connected == 2
