@@ -64,7 +64,7 @@ class ReplicationConnection:
         """What the server says of itself; with its history if it is not on `timeline`."""
         ((system, its, lsn, *_),) = self._ask("IDENTIFY_SYSTEM")
         history: Sequence[TimelineSwitch] = ()
-        if timeline is not None and int(its) != timeline:
+        if timeline is not None and int(its) not in (1, timeline):  # the first has none
             ((_, content),) = self._ask(f"TIMELINE_HISTORY {int(its)}")
             history = _history(content)
         return ServerState(system.decode(), int(its), parse_lsn(lsn.decode()), history)

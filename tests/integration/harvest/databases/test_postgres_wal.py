@@ -157,12 +157,12 @@ def test_what_was_not_left_is_still_there(
     assert there(postgres_database) == ["v"]
 
 
-@pytest.mark.parametrize("call", ["open", "begin"])
+@pytest.mark.parametrize(("call", "timeline"), [("open", 1), ("begin", 1), ("open", 2)])
 def test_a_position_that_is_refused_leaves_no_session_behind(
-    postgres_database: str, source: PostgresWalSource, call: str
+    postgres_database: str, source: PostgresWalSource, call: str, timeline: int
 ) -> None:
     """A server has few walsenders, and a harvester tries again and again."""
-    position = WalPosition(1, "another", 1, 5)
+    position = WalPosition(1, "another", timeline, 5)
     with pytest.raises(CheckpointError) as refused:
         source.open(1, position) if call == "open" else source.begin(position)
     assert readers(postgres_database) == 0, refused  # which has the frames, and what is in them

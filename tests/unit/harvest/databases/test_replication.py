@@ -10,6 +10,8 @@ import pytest
 from psycopg import pq
 
 from harvest.core.wal_layout import GOHARVEST
+from harvest.core.wal_position import WalPosition
+from harvest.core.wal_slot import ServerState, SlotState, starting_position
 from harvest.databases.postgres import replication
 from harvest.databases.postgres.pgoutput import Decoder
 from harvest.databases.postgres.replication import (
@@ -18,7 +20,7 @@ from harvest.databases.postgres.replication import (
     SlotInUse,
     TextUnreadable,
 )
-from harvest.errors import StoreUnavailable
+from harvest.errors import CheckpointError, StoreUnavailable
 
 
 class Server:
@@ -248,3 +250,25 @@ def test_what_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Walsender(answer(pq.ExecStatus.FATAL_ERROR))
     with pytest.raises(StoreUnavailable, match="the database refused IDENTIFY_SYSTEM: refused"):
         connected(monkeypatch, server).server()
+
+
+class First(Walsender):
+    """On its first timeline, of which there is no history."""
+
+    def exec_(self, command: bytes) -> Any:
+        if command.startswith(b"TIMELINE_HISTORY"):
+            return answer(pq.ExecStatus.FATAL_ERROR)
+        return answer(pq.ExecStatus.TUPLES_OK, b"7", b"1", b"0/50", b"d")
+
+
+@pytest.mark.parametrize("timeline", [None, 1, 2])
+def test_a_server_on_its_first_timeline_has_no_history(
+    timeline: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former primary again, after a replica was promoted: what was published from that one is
+    not here, and it is refused for that, with the way out."""
+    server = connected(monkeypatch, First()).server(timeline)
+    assert server == ServerState("7", 1, 0x50)
+    position = WalPosition(1, "7", 2, 0x40, row_lsn=0x40)
+    with pytest.raises(CheckpointError, match="timeline 2, and this server has that timeline up t"):
+        starting_position(1, position, "s", SlotState("s"), server, "d")
