@@ -531,7 +531,7 @@ DATABASES: tuple[Noticed, ...] = (
     noticed(
         "a position that is refused leaves no walsender behind",
         f"{PG}.wal",
-        "integration/harvest/databases/test_postgres_wal.py::test_a_position_that_is_refused_leaves_no_session_behind[open]",
+        "integration/harvest/databases/test_postgres_wal.py::test_a_position_that_is_refused_leaves_no_session_behind[open-1]",
         (
             "PostgresWalSource.open",
             "        except BaseException:\n            connection.close()\n            raise\n",
