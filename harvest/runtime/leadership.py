@@ -245,9 +245,12 @@ class Leadership:
             return LeaseLost()
 
     def _await_event(self, until_s: float | None) -> Any:
-        """The next event. Raises `Empty` if there is none `until_s` (monotonic)."""
+        """The next event. Raises `Empty` if there is none `until_s` (monotonic), or for as long as
+        anybody can wait."""
         while True:
-            left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+            left_s = None
+            if until_s is not None:
+                left_s = min(max(0.0, until_s - time.monotonic()), threading.TIMEOUT_MAX)
             if self._input is None:
                 return self._events.get(timeout=left_s)
             try:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from harvest.core import relay as r
-from harvest.core.actions import Open, OpenFailed
+from harvest.core.actions import Open, OpenFailed, Start, Stop
 from harvest.core.dispatcher import Message, Outcome, Policy
+from harvest.core.mark_actions import Marked
+from harvest.core.mark_checkpoint import Term
 from harvest.core.routes import Router
 from harvest.core.row import Row
 from harvest.databases.postgres.attempts import Attempt
@@ -215,3 +217,17 @@ def test_the_last_of_the_notes_of_a_row_counts() -> None:
     assert notes.there == {}
     leader._note([r.Forget(1), first])
     assert notes.there[1].retries == 1
+
+
+def test_a_row_that_is_not_to_be_sent_for_thousands_of_years_ends_nothing() -> None:
+    """So long nobody can wait at once; and each process in turn would end at such a row."""
+    lease: Any = Lease()
+    store: Any = Store()
+    leadership = Leadership(lease)
+    tools = RelayTools(store, store, {"a": Destination(DOWN)}, {"a": Policy()}, Router(["a"]))
+    leader = RelayLeader(leadership, tools)
+    never = Row(1, "t", b"k", b"v", (b"deliver_after",), (b"9999-12-31T23:59:59Z",))
+    for event in (Start(), r.Opened(Term.of(1)), Marked(0, [never])):
+        leader.scheduler.step(event)
+    leadership.report(Stop())
+    assert leadership._next(leader) == Stop()
