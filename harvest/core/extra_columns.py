@@ -28,6 +28,7 @@ TIMESTAMP: Final = "harvest.timestamp"
 _HEADER_COLUMNS: Final = 4
 _ROW: Final = 6
 _MAX_PARTITION: Final = (1 << 31) - 1
+_DIGITS: Final = 20
 _MAX_TIMESTAMP_MS: Final = (1 << 63) - 1
 _CACHED: Final = 1_024
 
@@ -76,7 +77,8 @@ def placement(
 
 def _partition(value: str | bytes | None) -> int:
     text = _text(value)
-    if text.isascii() and text.isdigit() and int(text) <= _MAX_PARTITION:
+    # Of more than 4,300 digits Python makes no number.
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= _MAX_PARTITION:
         return int(text)
     raise InvalidRecord(f"the partition is {text!r}: write its number, 0 or larger, or NULL")
 
@@ -86,7 +88,7 @@ def _timestamp_ms(value: str | bytes | None) -> int:
     text = _text(value)
     found = 0
     if text.isascii() and text.isdigit():
-        found = int(text[:20])
+        found = int(text[:_DIGITS])
     else:
         try:
             at = datetime.fromisoformat(text)
