@@ -40,6 +40,7 @@ from harvest.core.row import Row, Unreadable, named
 
 __all__ = [
     "MISSING_TOPIC",
+    "NO_KEY",
     "AddDeadLetters",
     "AddFailed",
     "BadRow",
@@ -47,6 +48,7 @@ __all__ = [
     "BadRowPolicy",
     "DeadLettersAdded",
     "Key",
+    "is_topic",
     "missing_topic_pattern",
     "problem",
     "waiting_row",
@@ -59,6 +61,7 @@ _MAX_TOPICS: Final = 10_000
 
 MISSING_TOPIC: Final = "the topic {!r} does not exist: create it"
 """How the error of a row begins whose topic is missing; see `missing_topic_pattern`."""
+NO_KEY: Final = "the key is NULL: it decides the partition and the order; an empty key is allowed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +94,22 @@ def missing_topic_pattern() -> str:
     return MISSING_TOPIC.replace("{!r}", "%") + "%"
 
 
+def is_topic(name: str) -> bool:
+    """Whether Kafka allows a topic to have this name."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
 def problem(row: Row) -> str | None:
     """What is wrong with the row itself, whatever the broker says; None if nothing is."""
     if isinstance(row.header_keys, Unreadable):
         return row.header_keys.why
-    if not _TOPIC.fullmatch(row.topic) or row.topic in (".", ".."):
+    if not is_topic(row.topic):
         return (
             f"the topic {row.topic!r} is no name that Kafka allows: 1 to 249 of the characters "
             "a-z A-Z 0-9 . _ -"
         )
     if row.key is None:
-        return "the key is NULL: it decides the partition and the order; an empty key is allowed"
+        return NO_KEY
     return header_problem(row)
 
 

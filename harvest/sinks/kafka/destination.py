@@ -83,14 +83,13 @@ class KafkaDestination:
         try:
             topic = self._topic.render(row)
             headers = self._headers(row, idempotency_key, epoch)
-        except InvalidRecord as error:
-            return Outcome(error=str(error), lasting=True)
-        try:
             failure = self._produce(topic, row, headers, alone=False)
             if failure is not None and failure.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 failure = self._produce(topic, row, headers, alone=True)
         except BufferError:
             return Outcome(error="the producer's queue is full", unavailable=True)
+        except InvalidRecord as error:
+            return Outcome(error=str(error), lasting=True)
         if failure is None:
             return Outcome(200)
         code = failure.code()
@@ -113,6 +112,8 @@ class KafkaDestination:
         live = self._running(alone)
         try:
             failure = live.produce(topic, row, headers, self._endpoint.timeout_ms / 1000)
+        except ValueError as error:  # a NUL in the topic
+            raise InvalidRecord(f"no record can be made of it: {error}") from None
         except KafkaException as error:
             failure = error.args[0]
         except SystemError as error:  # confluent-kafka raises one over a producer that is given up

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from harvest.core.dead_letters import NO_KEY
 from harvest.core.envelope import Envelope
 from harvest.core.extra_columns import placement
 from harvest.core.kafka_headers import produced_headers
@@ -93,6 +94,8 @@ def produce(
         more: dict[str, Any] = {}
         if report is not None:
             more["on_delivery"] = report(row_id)
+        if key is None:
+            raise RowError(row_id, NO_KEY)
         if names or values or envelope is not None:
             try:
                 more["headers"] = produced_headers(names or (), values or ())

@@ -18,7 +18,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
-from harvest.core.dead_letters import MISSING_TOPIC
+from harvest.core.dead_letters import MISSING_TOPIC, is_topic
 from harvest.core.failure import Failure
 from harvest.core.row import Row
 from harvest.sinks.kafka.clients import make_client
@@ -146,10 +146,13 @@ class TopicLook:
 def missing_topics(producer: Producer, topics: set[str]) -> dict[str, KafkaError]:
     """Those of `topics` that cannot be written to for a reason that lasts, and the reason.
 
-    A broker that does not answer has no opinion. Brokers that make topics by themselves do so now.
+    A broker that does not answer has no opinion, and is not asked about a name that no topic can
+    have: librdkafka takes offence. Brokers that make topics by themselves do so now.
     """
-    missing: dict[str, KafkaError] = {}
-    left, until_s = sorted(topics), float("inf")
+    missing = {
+        name: KafkaError(KafkaError.TOPIC_EXCEPTION) for name in topics if not is_topic(name)
+    }
+    left, until_s = sorted(topics - missing.keys()), float("inf")
     while left:
         is_last = time.monotonic() > until_s
         again = []

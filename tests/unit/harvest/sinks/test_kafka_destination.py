@@ -180,6 +180,28 @@ def test_a_topic_that_is_missing_is_looked_for_again(monkeypatch: pytest.MonkeyP
     assert len(asked) == before
 
 
+@pytest.mark.parametrize("topic", ["", "t" * 600, "a\0b", "a b", ".."])
+def test_of_a_name_that_no_topic_can_have_nobody_is_asked(topic: str) -> None:
+    """librdkafka takes offence at some, which would end the harvester where bad rows stop it."""
+    asked: list[str] = []
+    producer: Any = SimpleNamespace(list_topics=lambda topic, **_: asked.append(topic))
+    errors = RowErrors(wait_for_topics=True)
+    with pytest.raises(BadTopics):
+        TopicLook().look(producer, [Row(7, topic, b"k", b"v")], errors)
+    assert asked == []
+    assert errors.refused([ROW], {}) == {7}
+    assert "Invalid topic" in errors.texts[7]
+
+
+def test_a_record_that_cannot_be_made_of_a_row_is_given_up_at_once() -> None:
+    """It would end the relay, and that of each process in turn."""
+    endpoint = KafkaEndpoint({"bootstrap.servers": "localhost:1"}, "{header.to}")
+    with closing(KafkaDestination(endpoint)) as sink:
+        outcome = sink.send(Row(1, "t", b"k", b"v", (b"to",), (b"a\0b",)), "key", 7)
+    assert outcome.lasting
+    assert outcome.error == "no record can be made of it: embedded null character"
+
+
 def test_many_topics_that_are_missing_are_waited_for_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -185,6 +185,15 @@ def test_headers_that_do_not_match_are_that_rows_fault() -> None:
     assert len(producer.seen) == 1, "what comes behind it is not handed over"
 
 
+def test_a_row_without_a_key_is_not_handed_over() -> None:
+    """Where bad rows stop the harvest, nobody has looked for it; it would go to any partition."""
+    producer: Any = Producer()
+    with pytest.raises(RowError, match="the key is NULL") as caught:
+        produce(producer, [*rows(1), Row(7, "t", None, b"v")], None, lambda: None)
+    assert caught.value.row_id == 7
+    assert len(producer.seen) == 1
+
+
 def test_what_is_given_up_is_thrown_away_and_nothing_is_raised() -> None:
     producer: Any = Producer()
     give_up(producer)
