@@ -59,7 +59,7 @@ DELETE FROM {part} WHERE id < %s AND create_time < now() - make_interval(secs =>
 """
 _EXTENT: Final = "SELECT count(*), min(id), max(id) FROM {part}"
 _ROWS: Final = """
-SELECT id, CASE WHEN create_time BETWEEN '0001-01-02' AND '9999-12-30' THEN create_time END,
+SELECT id, CASE WHEN create_time BETWEEN '0001-01-02' AND '9999-12-30' THEN {created} END,
        kafka_topic::text, {key}, {value}, kafka_header_keys, kafka_header_values
 FROM {part} ORDER BY id
 """
@@ -123,8 +123,10 @@ class PostgresPartitions(PostgresTable):
     def rows(self, partition: Partition, limit: int) -> Iterator[Sequence[tuple[Any, ...]]]:
         """See `PartitionStore.rows`."""
         types = self._types()
+        is_day = types["create_time"][0] == "date"
         query = sql.SQL(_ROWS).format(
             part=identifier_of(partition),
+            created=sql.SQL("create_time::timestamp" if is_day else "create_time"),
             key=readable(types, "kafka_key"),
             value=readable(types, "kafka_value"),
         )
@@ -133,7 +135,10 @@ class PostgresPartitions(PostgresTable):
             with connection.transaction(), connection.cursor("archive", binary=True) as cursor:
                 cursor.execute(query)
                 while found := cursor.fetchmany(limit):
-                    yield [(row[0], row[1], row[2].decode(), *row[3:]) for row in found]
+                    yield [
+                        (row[0], row[1], None if row[2] is None else row[2].decode(), *row[3:])
+                        for row in found
+                    ]
         except psycopg.DataError as error:  # and no other partition waits for this one
             said = " ".join(str(error).split())
             text = f"{partition.name} has a row that the database cannot hand over: {said}"

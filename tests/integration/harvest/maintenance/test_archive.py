@@ -233,6 +233,21 @@ def test_a_row_of_no_time_that_there_is_in_python_goes_into_the_archive(
     assert times == {6: WHEN, 7: None}
 
 
+def test_rows_without_a_topic_and_of_a_day_go_into_the_archive(
+    parts: PostgresPartitions, tmp_path: Path
+) -> None:
+    """The columns are the owner's: the first are set aside, and stay in the table until then."""
+    with psycopg.connect(parts.conninfo, autocommit=True) as connection:
+        connection.execute("ALTER TABLE outbox ALTER create_time TYPE date")
+        connection.execute("ALTER TABLE outbox ALTER kafka_topic DROP NOT NULL")
+        connection.execute("UPDATE outbox SET kafka_topic = NULL WHERE id = 7")
+    assert lows(keep(parts, tmp_path)) == [0, 100]
+    day = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
+    rows = {row["id"]: row for row in ParquetArchive(tmp_path, "outbox").read(6, 7)}
+    assert [row["create_time"] for row in rows.values()] == [day, day]
+    assert (rows[6]["kafka_topic"], rows[7]["kafka_topic"]) == ("orders", None)
+
+
 def test_a_row_that_cannot_be_read_keeps_its_partition_and_no_other(
     postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
