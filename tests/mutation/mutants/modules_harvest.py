@@ -2318,4 +2318,124 @@ HARVESTERS: tuple[Noticed, ...] = (
         "integration/harvest/runtime/test_replay.py::test_no_partition_of_a_table_that_was_made_anew_is_dropped_by_hand",
         ("partitions", "check_source(settings)", "pass"),
     ),
+    # What survives a stream, a leadership, a failure
+    noticed(
+        "the end of a stream that was given up is not taken for that of the next",
+        f"{RUN}.wal_leader",
+        "unit/harvest/runtime/test_wal_leader.py::test_of_a_stream_that_was_given_up_meanwhile_nothing_more_is_heard[True]",
+        ("WalLeader._close_stream", "self._events.clear()", "pass"),
+    ),
+    noticed(
+        "rows are deleted though nothing was published since",
+        f"{RUN}.wal_leader",
+        "unit/harvest/runtime/test_wal_leader.py::test_rows_are_deleted_though_nothing_was_published_since",
+        ("WalLeader.every_tick", "else _PURGE_ANYWAY_S", 'else float("inf")'),
+    ),
+    noticed(
+        "a copy that could not be saved is saved later",
+        f"{RUN}.range_leader",
+        "unit/harvest/runtime/test_range_leader.py::test_a_copy_that_could_not_be_saved_is_saved_later",
+        ("RangeLeader._save", "self._saved, self._saved_s = None,", "_, self._saved_s = None,"),
+    ),
+    noticed(
+        "no copy is tried before the database is known",
+        f"{RUN}.range_leader",
+        "unit/harvest/runtime/test_range_leader.py::test_a_copy_that_could_not_be_saved_is_saved_later",
+        (
+            "RangeLeader.every_tick",
+            "self.scheduler.state in (r.State.RUNNING, r.State.STOPPING)",
+            "True",
+        ),
+    ),
+    noticed(
+        "what a relay notes itself it does not read again",
+        f"{RUN}.relay_leader",
+        "unit/harvest/runtime/test_relay_leader.py::test_what_was_noted_by_this_leader_is_not_read_again_in_its_next_term",
+        ("RelayLeader._open", "self._has_taken_over = True", "pass"),
+    ),
+    noticed(
+        "what earlier leaders noted is read though it could not be at first",
+        f"{RUN}.relay_leader",
+        "unit/harvest/runtime/test_relay_leader.py::test_what_was_noted_by_this_leader_is_not_read_again_in_its_next_term",
+        (
+            "RelayLeader._open",
+            "attempts.forget_overtaken()",
+            "self._has_taken_over = True\n                attempts.forget_overtaken()",
+        ),
+    ),
+    noticed(
+        "nobody waits for longer than anybody can",
+        f"{RUN}.leadership",
+        "unit/harvest/runtime/test_relay_leader.py::test_a_row_that_is_not_to_be_sent_for_thousands_of_years_ends_nothing",
+        ("Leadership._await_event", "threading.TIMEOUT_MAX", 'float("inf")'),
+    ),
+    noticed(
+        "what is archived and dropped meanwhile is published again as well",
+        f"{RUN}.replay",
+        "unit/harvest/runtime/test_replay.py::test_what_is_archived_and_dropped_meanwhile_is_published_again_as_well",
+        ("_rows", "_archived(archive, after + 1, upto)", "_archived(archive, upto + 1, upto)"),
+    ),
+    noticed(
+        "no partition of a log that ends before what is published is dropped",
+        f"{PG}.wal_partitions",
+        "unit/harvest/databases/test_wal_purge.py::test_a_partition_is_dropped_from_the_log_whose_places_are_published_and_no_other[400-0]",
+        ("PostgresWalPartitions._log_end", "check_log_end(int(end), already)", "pass"),
+    ),
+    noticed(
+        "a lost connection of a converter is made anew",
+        f"{PG}.encoding",
+        "unit/harvest/databases/test_encoding.py::test_a_connection_that_is_lost_is_made_anew",
+        ("Converter._to_utf8", " or self._connection.closed:", ":"),
+    ),
+    noticed(
+        "of a first timeline no history is asked for",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_a_server_on_its_first_timeline_has_no_history[2]",
+        ("ReplicationConnection.server", "int(its) not in (1, timeline)", "int(its) != timeline"),
+    ),
+    # Rows that would end a harvester
+    noticed(
+        "a partition of thousands of digits is none",
+        "harvest.core.extra_columns",
+        "unit/harvest/core/test_extra_columns.py::test_what_is_no_partition_or_time_is_refused[value6-harvest.partition]",
+        ("_partition", " and len(text) <= _DIGITS", ""),
+    ),
+    noticed(
+        "of a name that no topic can have nobody is asked",
+        f"{KAFKA}.refusals",
+        "unit/harvest/sinks/test_kafka_destination.py::test_of_a_name_that_no_topic_can_have_nobody_is_asked[..]",
+        ("missing_topics", "sorted(topics - missing.keys())", "sorted(topics)"),
+    ),
+    noticed(
+        "a row without a key is not handed over",
+        f"{KAFKA}.producers",
+        "unit/harvest/sinks/test_producers.py::test_a_row_without_a_key_is_not_handed_over",
+        ("produce", "if key is None:", "if False:"),
+    ),
+    noticed(
+        "a NUL in a topic does not end a relay",
+        f"{KAFKA}.destination",
+        "unit/harvest/sinks/test_kafka_destination.py::test_a_record_that_cannot_be_made_of_a_row_is_given_up_at_once",
+        (
+            "KafkaDestination._produce",
+            "except ValueError as error:",
+            "except ZeroDivisionError as error:",
+        ),
+    ),
+    noticed(
+        "a row without a topic goes into the archive",
+        f"{PG}.partitions",
+        "integration/harvest/maintenance/test_archive.py::test_rows_without_a_topic_and_of_a_day_go_into_the_archive",
+        (
+            "PostgresPartitions.rows",
+            "None if row[2] is None else row[2].decode()",
+            "row[2].decode()",
+        ),
+    ),
+    noticed(
+        "a row of a day goes into the archive",
+        f"{PG}.partitions",
+        "integration/harvest/maintenance/test_archive.py::test_rows_without_a_topic_and_of_a_day_go_into_the_archive",
+        ("PostgresPartitions.rows", 'is_day = types["create_time"][0] == "date"', "is_day = False"),
+    ),
 )
