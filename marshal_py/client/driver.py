@@ -175,6 +175,13 @@ class Driver:
             self.started = True
             self._closing.clear()
             self._stop.clear()
+        try:
+            self._connect()
+        except BaseException:
+            self.started = False  # it may be tried again
+            raise
+
+    def _connect(self) -> None:
         settings = self.settings
         if self._create_topics:
             from marshal_py.client.topics import ensure_topics

@@ -165,9 +165,11 @@ class Assignment:
             self._wakeup.clear()
             try:
                 self._round()
-            except Closed:
+            except Closed as error:
                 if self._marshal.failure is None or self._closing:
                     self._remove_all()
+                    if not self._closing and threading.main_thread().is_alive():
+                        self._wakeup.fail(error)  # the loop would wait for ever
                     return
             except MarshalError as error:  # the client has failed for good: leases lapse
                 self._wakeup.fail(error)

@@ -308,6 +308,8 @@ class ConsumerCore:
         """
         driver, given_up = driver_of(self.marshal), threading.Event()
         if driver.started:
+            with driver.lock:
+                driver.check_open()  # of one that was closed nothing ever comes
             self.topics.discover_at_start(given_up)
             return
         failures: list[BaseException] = []

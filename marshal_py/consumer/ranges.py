@@ -407,6 +407,10 @@ class RangeClaims:
         """Give back what was not begun of a range."""
         if part.stage is not Stage.ACTIVE or not part.claim.held:
             return
+        # First: the cut takes what waits for a handler from its queue. What is begun only grows.
+        begun_to = self._work().next_offset(part)
+        if any(done_to > begun_to for _, done_to in part.done_before):
+            return  # what is done of it is told of this range alone: it is not cut
 
         driver = driver_of(self._marshal)
 
@@ -415,8 +419,8 @@ class RangeClaims:
             if self._delivery.claims_messages:
                 at = max(at, part.proposed, part.claim.claimed_offset)
             end = part.end_offset or 0
-            if at >= end or any(done_to > at for _, done_to in part.done_before):
-                return  # what is done of it is told of this range alone: it is not cut
+            if at >= end:
+                return
             if at <= max(part.position(), part.claim.position, part.first_offset):
                 if at == begun:  # else what was claimed goes out first
                     self._partitions.give_back_range(part, at)

@@ -235,8 +235,8 @@ BY_RANGES: tuple[Mutant, ...] = (
         "consumer.ranges",
         "what is acknowledged out of order is not cut off",
         "RangeClaims._give_back",
-        "or any(done_to > at for _, done_to in part.done_before)",
-        "",
+        "any(done_to > begun_to for _, done_to in part.done_before)",
+        "False",
     ),
     _by_ranges(
         "consumer.by_ranges",

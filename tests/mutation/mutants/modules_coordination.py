@@ -2270,4 +2270,33 @@ COORDINATION: tuple[Noticed, ...] = (
         "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_failed_to_carry",
         ("Claimant._give_up", "of=holding", "of=None"),
     ),
+    noticed(
+        "what waits for a handler stays there where nothing is cut off",
+        f"{CONSUMER}.ranges",
+        f"{OF_CONSUMER}/test_range_claims.py::test_what_waits_for_a_handler_stays_there_where_nothing_is_cut_off",
+        (
+            "RangeClaims._give_back",
+            "begun_to = self._work().next_offset(part)",
+            "self._work().cut(part, lambda _: None)\n"
+            "        begun_to = self._work().next_offset(part)",
+        ),
+    ),
+    noticed(
+        "a start that failed may be tried again",
+        "marshal_py.client.driver",
+        f"{OF_CONSUMER}/test_restarts.py::test_a_start_that_failed_may_be_tried_again",
+        ("Driver.connect", "self.started = False", "pass"),
+    ),
+    noticed(
+        "nobody starts to consume with a client that was closed",
+        f"{CONSUMER}.core",
+        f"{OF_CONSUMER}/test_restarts.py::test_a_start_that_came_too_far_to_be_tried_again_says_so",
+        ("ConsumerCore._discover_and_join", "driver.check_open()", "pass"),
+    ),
+    noticed(
+        "who consumes hears that the client was closed",
+        f"{CONSUMER}.assignment",
+        f"{OF_CONSUMER}/test_restarts.py::test_who_consumes_hears_that_the_client_was_closed",
+        ("Assignment._run", "if not self._closing and threading", "if False and threading"),
+    ),
 )

@@ -13,6 +13,8 @@ from marshal_py import AcknowledgeType
 from marshal_py.client.driver import _new_claimant
 from marshal_py.client.marshal import driver_of
 from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.handlers.options import HandlerOptions
+from marshal_py.consumer.handlers.runner import Runner
 from marshal_py.consumer.ranges import LOOK_S, TAKEN_AT_ONCE
 from marshal_py.errors import InvalidArgument, NotHeld
 from marshal_py.protocol import messages as m
@@ -26,6 +28,7 @@ from marshal_py.testing import MemoryLog
 from tests.support.messages import offset_of
 from tests.support.spec import spec
 from tests.unit.marshal_py.consumer import test_range_stream as streams
+from tests.unit.marshal_py.consumer.handlers.test_runner import AtOnce
 
 INTERVAL_S = 1.5
 SOURCE = ("t", 0)
@@ -452,6 +455,42 @@ def test_what_is_done_out_of_order_is_not_cut_off(group: Group, is_told: bool) -
         group.wait(SLOW_S)
     cuts = [record.at for record in group.records(m.SplittingRange) if record.topic == "t/0@0"]
     assert cuts == ([] if is_told else [1])
+
+
+def test_what_waits_for_a_handler_stays_there_where_nothing_is_cut_off(group: Group) -> None:
+    group.end = 40
+    slow = group.member("slow")
+    workers = AtOnce(lazy=True)
+    runner = slow.core.handlers = Runner(
+        slow.core, HandlerOptions(print, workers=1, ordering="none"), workers
+    )
+    workers.start(runner)
+    slow.core.partitions.acknowledge_each()
+    slow.pace(1_000.0)
+    group.settle()
+
+    def feed() -> None:
+        runner._look_after_partitions()
+        while (run := slow.core.delivery.next_run()) is not None:
+            runner._accept(run)
+
+    feed()
+    with runner.lock:
+        task: Any = runner.take("worker")
+    end = task.part.end_offset
+    assert (task.items[0].offset, end) == (0, 20)
+    task.part.done_before = ((10, 12),)  # by who had the range before
+    idle = group.member("idle")
+    idle.pace(1_000.0)
+    for _ in range(10):
+        idle.work()
+        group.wait(SLOW_S)
+    feed()
+    runner.succeeded(task)
+    workers.lazy = False
+    workers.wake(1)
+    assert set(range(1, end)) - set(workers.handled) <= {10, 11}
+    assert task.part.is_over
 
 
 # Who is gone

@@ -1,11 +1,18 @@
-"""A process that is restarted over and over gets on, however short each of its lives is."""
+"""A process that is restarted over and over gets on, however short each of its lives is.
+
+So does one whose start failed; and one whose client was closed is told.
+"""
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
+import pytest
+
 from marshal_py.client.marshal import Marshal, driver_of
-from marshal_py.consumer.consumer import core_of
+from marshal_py.consumer.consumer import Consumer, core_of
+from marshal_py.errors import Closed, TopicMissing
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 
@@ -56,3 +63,62 @@ def test_what_was_polled_is_in_hand_until_the_next_poll(mock_kafka: TestBroker) 
         assert consumer.poll(0.01) is None
         assert part is not None
         assert not core.busy_with(part)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_start_that_failed_may_be_tried_again(mock_kafka: TestBroker, own: bool) -> None:
+    mock_kafka.send("orders", "1")
+    client = Marshal(mock_kafka.config, group_id="g", topic="missing", close_on_sigterm=False)
+    consumer = (
+        Consumer(client, topics="orders")
+        if own
+        else Consumer(
+            mock_kafka.config,
+            group_id="g",
+            topics="orders",
+            topic="missing",
+            close_on_sigterm=False,
+        )
+    )
+    with pytest.raises(TopicMissing):
+        consumer.start()
+    for topic in ("missing", "missing.snapshots"):
+        mock_kafka.create_topic(topic)
+    with consumer:
+        message = next(consumer.messages(idle_timeout_s=60), None)
+    assert message is not None
+    assert message.value() == b"1"
+
+
+def test_a_start_that_came_too_far_to_be_tried_again_says_so(mock_kafka: TestBroker) -> None:
+    mock_kafka.send("orders", "1")
+    consumer = mock_kafka.consumer("orders", dead_letter_topic="missing")
+    with pytest.raises(TopicMissing):
+        consumer.start()
+    mock_kafka.create_topic("missing")
+    with pytest.raises(Closed):
+        consumer.start()
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_who_consumes_hears_that_the_client_was_closed(mock_kafka: TestBroker, runs: bool) -> None:
+    mock_kafka.send("orders", "1")
+    client = Marshal(mock_kafka.config, group_id="g", close_on_sigterm=False)
+    consumer = Consumer(client, topics="orders")
+    threads: list[threading.Thread] = []
+
+    def close(_: object = None) -> None:
+        threads.append(threading.Thread(target=client.close))
+        threads[0].start()
+
+    def consume() -> None:
+        if runs:
+            consumer.run(close)
+        else:
+            for message in consumer:
+                close(message)
+
+    with pytest.raises(Closed), consumer:
+        consume()
+    threads[0].join()
+    assert not consumer.health().ok
