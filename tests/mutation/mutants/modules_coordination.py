@@ -2296,7 +2296,7 @@ COORDINATION: tuple[Noticed, ...] = (
     noticed(
         "who consumes hears that the client was closed",
         f"{CONSUMER}.assignment",
-        f"{OF_CONSUMER}/test_restarts.py::test_who_consumes_hears_that_the_client_was_closed",
+        f"{OF_CONSUMER}/test_restarts.py::test_who_consumes_hears_that_the_client_was_closed[loops]",
         ("Assignment._run", "if not self._closing and threading", "if False and threading"),
     ),
 )

@@ -100,8 +100,8 @@ def test_a_start_that_came_too_far_to_be_tried_again_says_so(mock_kafka: TestBro
         consumer.start()
 
 
-@pytest.mark.parametrize("runs", [False, True])
-def test_who_consumes_hears_that_the_client_was_closed(mock_kafka: TestBroker, runs: bool) -> None:
+@pytest.mark.parametrize("how", ["loops", "runs"])
+def test_who_consumes_hears_that_the_client_was_closed(mock_kafka: TestBroker, how: str) -> None:
     mock_kafka.send("orders", "1")
     client = Marshal(mock_kafka.config, group_id="g", close_on_sigterm=False)
     consumer = Consumer(client, topics="orders")
@@ -112,10 +112,10 @@ def test_who_consumes_hears_that_the_client_was_closed(mock_kafka: TestBroker, r
         threads[0].start()
 
     def consume() -> None:
-        if runs:
+        if how == "runs":
             consumer.run(close)
         else:
-            for message in consumer:
+            for message in consumer.messages(idle_timeout_s=20):
                 close(message)
 
     with pytest.raises(Closed), consumer:
