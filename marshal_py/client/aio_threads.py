@@ -54,8 +54,18 @@ class CallThread:
 async def call_in_thread(function: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
     """Call `function` in a thread of its own. If nobody waits any more when it returns: `undo`."""
     future, call = _into_future(function, undo)
+    _in_thread(call)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        is_done = future.done() and not future.cancelled()  # and this task had not gone on yet
+        if undo is not None and is_done and future.exception() is None:
+            _in_thread(undo)
+        raise
+
+
+def _in_thread(call: Callable[[], object]) -> None:
     threading.Thread(target=call, name="marshal-asyncio", daemon=True).start()
-    return await future
 
 
 def _into_future(
@@ -66,21 +76,24 @@ def _into_future(
 
     def call() -> None:
         try:
-            tell = partial(_set_result, future, function())
+            tell = partial(_set_result, future, function(), undo)
         except BaseException as error:
             tell = partial(_set_exception, future, error)
         else:
             if undo is not None and future.cancelled():
                 undo()
+                return
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it who waited
             loop.call_soon_threadsafe(tell)
 
     return future, call
 
 
-def _set_result(future: asyncio.Future[T], result: T) -> None:
+def _set_result(future: asyncio.Future[T], result: T, undo: Callable[[], object] | None) -> None:
     if not future.done():
         future.set_result(result)
+    elif undo is not None:  # cancelled since the call ended
+        _in_thread(undo)
 
 
 def _set_exception(future: asyncio.Future[Any], error: BaseException) -> None:

@@ -236,7 +236,13 @@ class Iteration:
             return part.outstanding > 0
         if not self.is_looping and self._closing.is_set():
             return False  # nobody will come for it
-        return self._delivery.has_claimed(part) or (part.run is not None and self.is_looping)
+        if self._delivery.has_claimed(part):
+            return True
+        run = part.run
+        # What was claimed and not handed out goes out when the loop comes back.
+        return run is not None and (
+            self.is_looping or (self._delivery.claims_messages and bool(run.left))
+        )
 
     def acknowledge(self, part: HeldPartition, offset: int) -> None:
         """The message at `offset` is done. From any thread."""
@@ -262,6 +268,8 @@ class Iteration:
             again = Run(part, rest)  # the lease has lapsed: it may come back
             again.seq = run.seq
             self._delivery.park(again)
+        else:
+            self._delivery.drop(len(rest))
         part.finish(run, returned=rest[0])  # last: it must be found somewhere, always
         self.hand = None
         self._wakeup.wake()

@@ -2299,4 +2299,28 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_restarts.py::test_who_consumes_hears_that_the_client_was_closed[loops]",
         ("Assignment._run", "if not self._closing and threading", "if False and threading"),
     ),
+    noticed(
+        "who is cancelled as the call ends leaves nothing behind",
+        f"{CLIENT}.aio_threads",
+        f"{OF_CLIENT}/test_aio_threads.py::test_who_is_cancelled_as_it_is_done_leaves_nothing_behind_either",
+        ("_set_result", "elif undo is not None:", "elif False:"),
+    ),
+    noticed(
+        "who is cancelled before it hears of the end leaves nothing behind",
+        f"{CLIENT}.aio_threads",
+        f"{OF_CLIENT}/test_aio_threads.py::test_who_is_cancelled_as_it_is_done_leaves_nothing_behind_either",
+        ("call_in_thread", "and is_done", "and False"),
+    ),
+    noticed(
+        "what was claimed is waited for though the loop was left",
+        f"{CONSUMER}.iteration",
+        f"{OF_CONSUMER}/test_decisions.py::test_what_was_claimed_is_waited_for_though_the_loop_was_left",
+        ("Iteration.busy_with", "(self._delivery.claims_messages and bool(run.left))", "False"),
+    ),
+    noticed(
+        "what was claimed and is taken from the loop is counted",
+        f"{CONSUMER}.iteration",
+        f"{OF_CONSUMER}/test_decisions.py::test_what_was_claimed_and_is_taken_from_the_loop_is_counted",
+        ("Iteration._put_back", "self._delivery.drop(len(rest))", "pass"),
+    ),
 )

@@ -84,6 +84,29 @@ def test_what_nobody_waits_for_any_more_is_undone_once_it_is_done() -> None:
 
 
 @pytest.mark.usefixtures("uncaught")
+@pytest.mark.parametrize("is_told", [False, True])
+def test_who_is_cancelled_as_it_is_done_leaves_nothing_behind_either(is_told: bool) -> None:
+    """The loop had other things to do, and who waits had not been woken."""
+
+    async def main() -> None:
+        call, before = Call(), set(threading.enumerate())
+        task = asyncio.create_task(call_in_thread(call, undo=call.undone.set))
+        await until(call.began)
+        (thread,) = set(threading.enumerate()) - before
+        call.may_end.set()
+        thread.join(WAIT_S)
+        if is_told:  # before the task goes on
+            asyncio.get_running_loop().call_soon(task.cancel)
+        else:
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(call.undone)
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("uncaught")
 def test_what_was_waited_for_is_not_undone() -> None:
     async def main() -> None:
         call = Call()

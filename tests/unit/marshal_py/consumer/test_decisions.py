@@ -138,6 +138,40 @@ def test_of_a_partition_that_is_given_back_nothing_more_goes_out(
     assert part.position() == 1
 
 
+def test_what_was_claimed_is_waited_for_though_the_loop_was_left() -> None:
+    """At most once: a partition that moves would take it along, and nobody would get it."""
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    run = made.iteration.hand = run_of(part, 0, 1, 2)
+    part.begin(run)
+    handing_out = made.iteration.hand_out(run)
+    assert next(handing_out).offset() == 0
+    made.iteration.leave()
+    part.stage = Stage.DRAINING
+    assert made.busy_with(part)
+    made.iteration.enter(starts=False)
+    assert [message.offset() for message in made.iteration.hand_out(run)] == [1, 2]
+    made.iteration.leave()
+    assert not made.busy_with(part)
+
+
+def test_what_was_claimed_and_is_taken_from_the_loop_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(iterating, "LOOK_S", 3600.0)  # no look at the clock comes in between
+    made = consumer("at_most_once")
+    part = part_of(FakeClaim())
+    run = made.iteration.hand = run_of(part, 0, 1, 2)
+    part.begin(run)
+    handing_out = made.iteration.hand_out(run)
+    assert next(handing_out).offset() == 0
+    part.stage = Stage.RELEASING  # its claim was lost
+    assert next(handing_out, None) is None
+    assert made.delivery.dropped == 2
+    made.delivery.close(made.iteration.hand)
+    assert made.delivery.dropped == 2
+
+
 def test_a_batch_that_was_handed_out_is_not_done_before_the_loop_comes_back() -> None:
     made = consumer()
     part = part_of(FakeClaim())
