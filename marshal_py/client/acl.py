@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError
 
 from marshal_py.errors import AccessDenied
 
-__all__ = ["REFUSED", "denied"]
+__all__ = ["REFUSED", "denied", "denied_on"]
 
 REFUSED: Final = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
@@ -25,6 +25,13 @@ REFUSED: Final = frozenset(
 
 def denied(config: Mapping[str, Any], topic: str, *operations: str) -> AccessDenied:
     """Return the error that names what is missing on `topic`, and the command that grants it."""
+    return denied_on(config, f"topic {topic!r}", ("--topic", topic), *operations)
+
+
+def denied_on(
+    config: Mapping[str, Any], what: str, resource: tuple[str, ...], *operations: str
+) -> AccessDenied:
+    """Return the error for whatever is missed `what` on; `resource` are the command's arguments."""
     user = config.get("sasl.username", config.get("sasl.user.name"))
     who = f"User:{user}" if user else "this client's principal"
     principal = f"User:{user}" if user else "User:NAME"
@@ -33,8 +40,8 @@ def denied(config: Mapping[str, Any], topic: str, *operations: str) -> AccessDen
     command += ["--allow-principal", principal]
     for operation in operations:
         command += ["--operation", operation]
-    command += ["--topic", topic]
+    command += resource
     return AccessDenied(
-        f"{who} lacks {' and '.join(operations)} on topic {topic!r}. An administrator grants it "
+        f"{who} lacks {' and '.join(operations)} on {what}. An administrator grants it "
         f"with: {shlex.join(command)}"
     )

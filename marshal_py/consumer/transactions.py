@@ -31,6 +31,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from marshal_py.client.acl import denied_on
 from marshal_py.client.committed import newest_committed
 from marshal_py.client.kafka_clients import RECONNECT, connect
 from marshal_py.client.marshal import Claim
@@ -131,6 +132,8 @@ class Transactions:
             "transaction.timeout.ms": transaction_timeout_ms,
         }
         self._producers: dict[tuple[str, int], _ClaimProducer] = {}
+        self._failed: Batch | None = None
+        """What `run` was left with."""
         # A member of nothing: what it says of the group is that there is no generation to check.
         # What it is told to be committed is that of transactions that have ended.
         self._reader_config = {
@@ -162,13 +165,22 @@ class Transactions:
 
         It produces its results with `producer`, and leaves the transaction alone. A batch may be
         shorter than what was fetched: what was done already is left out. If `transform` raises, the
-        transaction is aborted, and the error goes on to the caller; the batch is not done. Ends
-        when nothing came for `idle_timeout_s`, too. Raises what iterating the consumer raises.
+        transaction is aborted, and the error goes on to the caller; the batch is not done, and
+        comes first when `run` is called again. Ends when nothing came for `idle_timeout_s`, too.
+        Raises what iterating the consumer raises; `AccessDenied` for a right that is missing, and
+        `ConfigurationError` for a `transaction_timeout_ms` that the brokers do not allow.
         """
+        if self._failed is not None:  # what is committed behind it would say that it was done
+            self._work_on(self._failed, transform)
         for batch in self._consumer.batches(idle_timeout_s=idle_timeout_s):
-            if self._work_off(batch, transform):
-                for message in batch:
-                    self._consumer.ack(message)
+            self._work_on(batch, transform)
+
+    def _work_on(self, batch: Batch, transform: Transform) -> None:
+        self._failed = batch
+        if self._work_off(batch, transform):
+            for message in batch:
+                self._consumer.ack(message)
+        self._failed = None
 
     def _work_off(self, batch: Batch, transform: Transform) -> bool:
         """Return whether the batch is committed; False when the claim was lost instead."""
@@ -214,6 +226,7 @@ class Transactions:
                 self._nobody, where, mark, STEP_S, lambda: claim.reason is None
             )
         except KafkaException as error:
+            self._check_refused(error.args[0])
             # The next one asks any broker who the coordinator is, and not the one that was.
             self._nobody = connect(KafkaConsumer, self._reader_config)
             raise _Aborted(f"no answer: {error.args[0].str()}", producer_is_lost=True) from None
@@ -259,13 +272,42 @@ class Transactions:
                 return
             except KafkaException as problem:
                 error = problem.args[0]
+                self._check_refused(error)
                 if error.txn_requires_abort():
                     raise _Aborted(f"aborted: {error.str()}", producer_is_lost=False) from None
-                if error.fatal() or not error.retriable() or claim.reason is not None:
+                # In an outage nobody hears that a claim was given back.
+                is_over = claim.reason is not None or (self._consumer.closing and not claim.held)
+                if error.fatal() or not error.retriable() or is_over:
                     raise _Aborted(
                         f"the producer is of no use any more: {error.str()}", producer_is_lost=True
                     ) from None
                 time.sleep(0.05)  # librdkafka has waited already, in most cases
+
+    def _check_refused(self, error: KafkaError) -> None:
+        """Raise what no other attempt mends: `AccessDenied`, `ConfigurationError`."""
+        code, ids = error.code(), f"marshal.{self._group}."
+        if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            raise ConfigurationError(
+                f"transaction_timeout_ms = {self._config['transaction.timeout.ms']} is more than "
+                "the brokers allow (their transaction.max.timeout.ms)"
+            ) from None
+        lacking = {
+            KafkaError.GROUP_AUTHORIZATION_FAILED: (
+                *("Read", f"group {self._group!r}"),
+                ("--group", self._group),
+            ),
+            KafkaError.TOPIC_AUTHORIZATION_FAILED: (
+                *("Write", "a topic of the results"),
+                ("--topic", "TOPIC"),
+            ),
+            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+                *("Write", f"the transactional ids {ids}…"),
+                ("--transactional-id", ids, "--resource-pattern-type", "prefixed"),
+            ),
+        }.get(code)
+        if lacking is not None:
+            operation, what, resource = lacking
+            raise denied_on(self._config, what, resource, operation) from None
 
     def _abort(self, producer: Any) -> None:
         # If that fails, the next producer of this transactional.id aborts it.

@@ -2323,4 +2323,23 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_decisions.py::test_what_was_claimed_and_is_taken_from_the_loop_is_counted",
         ("Iteration._put_back", "self._delivery.drop(len(rest))", "pass"),
     ),
+    noticed(
+        "what a program failed with comes first when it runs again",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_what_the_program_failed_with_comes_first_when_it_runs_again",
+        ("Transactions._work_on", "self._failed = batch", "pass"),
+    ),
+    noticed(
+        "who is closed in an outage does not wait for its end",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_who_is_closed_in_an_outage_does_not_wait_for_its_end",
+        ("Transactions._step", "self._consumer.closing and not claim.held", "False"),
+    ),
+    noticed(
+        "what no other attempt at a transaction mends is told",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_what_no_other_attempt_mends_is_told",
+        ("Transactions._step", "self._check_refused(error)", "pass"),
+        ("Transactions._open", "self._check_refused(error.args[0])", "pass"),
+    ),
 )

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from marshal_py.consumer import transactions as module
 from marshal_py.consumer.held_partition import Batch
 from marshal_py.consumer.transactions import Transactions
+from marshal_py.errors import AccessDenied, ConfigurationError
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 
 
@@ -66,8 +67,9 @@ class World:
             batches=lambda idle_timeout_s: made,
             ack=lambda message: self.acked.append(message.offset()),
         )
-        with Transactions(consumer) as transactions:
-            transactions.run(self._transform)
+        self.consumer = consumer
+        with Transactions(consumer) as self.transactions:
+            self.transactions.run(self._transform)
 
     def _transform(self, batch: Batch, _producer: Any) -> None:
         self._note("transform", "")
@@ -263,6 +265,70 @@ def test_of_a_claim_that_has_ended_nothing_is_acknowledged(
     world.work_off([5])
     assert world.acked == []
     assert world.steps.count("commit") == 1
+
+
+def test_who_is_closed_in_an_outage_does_not_wait_for_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The claim cannot be given back then: nobody hears that it has ended."""
+    world = World(monkeypatch, 5)
+    note = world._note
+
+    def note_and_time_out(step: str, more: str | None = None) -> None:
+        note(step, more)
+        if step == "commit":
+            assert world.steps.count("commit") < 4, "it goes on without end"
+            world.claim.held = False
+            world.consumer.closing = world.steps.count("commit") == 2
+            raise failure(KafkaError._TIMED_OUT, retriable=True)
+
+    monkeypatch.setattr(world, "_note", note_and_time_out)
+    world.work_off([5])
+    assert world.acked == []
+    assert world.steps.count("commit") == 2
+
+
+def test_what_the_program_failed_with_comes_first_when_it_runs_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is committed with the next batch would say that it was done."""
+    world = World(monkeypatch, 5, 5)
+    world.fails = {"transform": [ValueError("no")]}
+    with pytest.raises(ValueError, match="no"):
+        world.work_off([5, 6])
+    behind = [SimpleNamespace(offset=lambda at=at: at) for at in (7, 8)]
+    world.consumer.batches = lambda idle_timeout_s: [Batch(behind, world.claim)]
+    for _ in range(2):
+        world.transactions.run(world._transform)
+    assert world.transformed == [5, 6, 7, 8]
+    assert world.acked == [5, 6, 7, 8, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "kind", "named"),
+    [
+        ("fence", KafkaError.INVALID_TRANSACTION_TIMEOUT, ConfigurationError, "= 60000 is more"),
+        (
+            *("fence", KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AccessDenied),
+            "--transactional-id marshal.g. --resource-pattern-type prefixed",
+        ),
+        ("read", KafkaError.GROUP_AUTHORIZATION_FAILED, AccessDenied, "--group g"),
+        ("offset", KafkaError.GROUP_AUTHORIZATION_FAILED, AccessDenied, "--group g"),
+        ("commit", KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessDenied, "lacks Write on a topic"),
+    ],
+)
+def test_what_no_other_attempt_mends_is_told(
+    monkeypatch: pytest.MonkeyPatch, step: str, code: int, kind: type[Exception], named: str
+) -> None:
+    """It would be tried without end, and nobody told but in the log."""
+    world = World(monkeypatch, *(KafkaError(code) if step == "read" else 5 for _ in range(9)))
+    aborts = step in ("offset", "commit")
+    world.fails = {step: [failure(code, aborts=aborts) for _ in range(5)]}
+    with pytest.raises(kind, match=named):
+        world.work_off([5])
+    assert world.acked == []
+    assert world.steps.count("fence") == 1
+    assert world.steps[-1] == ("abort" if aborts else step)
 
 
 def test_what_is_committed_is_that_of_transactions_that_have_ended(
