@@ -74,12 +74,14 @@ class ClaimRegistry:
         self, topic: str, partition: int, timeout_s: float, *, ephemeral: bool = False
     ) -> Steps[Claim | None]:
         """See `Marshal.try_claim`."""
+        had = set(self._claims.values())
         claim = self.want(topic, partition, ephemeral=ephemeral)
         core = core_of(claim)
         yield Wait(core.changed, lambda: core.decided, timeout_s)
         if claim.held:
             return claim
-        claim.release(wait=False)
+        if claim not in had:  # else others of this program wait for it, or have it back soon
+            claim.release(wait=False)
         return None
 
     def wait_held(self, claims: list[Claim], timeout_s: float | None) -> Steps[None]:

@@ -2342,4 +2342,10 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Transactions._step", "self._check_refused(error)", "pass"),
         ("Transactions._open", "self._check_refused(error.args[0])", "pass"),
     ),
+    noticed(
+        "who tries to claim gives up nothing that the client has or waits for",
+        f"{CLIENT}.claims",
+        f"{OF_CLIENT}/test_claims.py::test_what_the_client_has_or_waits_for_is_not_given_up_by_who_tries",
+        ("ClaimRegistry.try_claim", "if claim not in had:", "if True:"),
+    ),
 )

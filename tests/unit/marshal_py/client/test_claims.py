@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marshal_py import GroupAdmin, Marshal
+from marshal_py.client.claim import core_of
 from marshal_py.errors import ClaimTimeout
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.testing import TestBroker
@@ -42,6 +43,23 @@ def test_a_claim_that_was_tried_in_vain_is_not_won_later(mock_kafka: TestBroker)
         third = other.claim("t", 0, timeout_s=60)
         assert third.held
         assert keys(me) == []
+
+
+@pytest.mark.parametrize("is_lapsed", [False, True])
+def test_what_the_client_has_or_waits_for_is_not_given_up_by_who_tries(
+    mock_kafka: TestBroker, is_lapsed: bool
+) -> None:
+    with client(mock_kafka, "other") as other, client(mock_kafka, "me") as me:
+        if is_lapsed:
+            mine = me.claim("t", 0)
+            core_of(mine).holding.lease_until_ns = 0  # until the next heartbeat is read
+            assert me.try_claim("t", 0) is None
+        else:
+            held = other.claim("t", 0)
+            mine = me.want("t", 0)
+            assert me.try_claim("t", 0) is None
+            held.release()
+        assert mine.wait_held(60)
 
 
 def test_a_claim_that_was_released_is_made_anew(mock_kafka: TestBroker) -> None:
