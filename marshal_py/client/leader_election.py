@@ -107,12 +107,11 @@ class Leadership:
             claim.on_regained = self._relay("on_regained")
         try:
             yield from self._registry.wait_held([claim], timeout_s)
-        except ClaimTimeout as error:
+        except BaseException as error:
             if claim is not self.claim:
                 claim.release(wait=False)
-            raise ClaimTimeout(f"not elected leader of {self.name!r}: {error}") from None
-        except BaseException:
-            claim.release(wait=False)
+            if isinstance(error, ClaimTimeout):
+                raise ClaimTimeout(f"not elected leader of {self.name!r}: {error}") from None
             raise
         self.claim = claim
 

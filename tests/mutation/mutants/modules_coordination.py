@@ -1658,7 +1658,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "a candidate that was interrupted does not stand on",
         f"{CLIENT}.leader_election",
         f"{OF_CLIENT}/test_leader_election.py::test_who_is_not_elected_does_not_stand_on",
-        ("Leadership.campaign_steps", "except BaseException:", "except Exception:"),
+        ("Leadership.campaign_steps", "except BaseException as", "except Exception as"),
     ),
     noticed(
         "a leader that lapsed and waits in vain keeps its claim",
@@ -2347,5 +2347,16 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{CLIENT}.claims",
         f"{OF_CLIENT}/test_claims.py::test_what_the_client_has_or_waits_for_is_not_given_up_by_who_tries",
         ("ClaimRegistry.try_claim", "if claim not in had:", "if True:"),
+    ),
+    noticed(
+        "a leader that lapsed and is cancelled while it waits keeps its claim",
+        f"{CLIENT}.leader_election",
+        f"{OF_CLIENT}/test_leader_election.py::test_who_has_lapsed_and_waits_in_vain_keeps_the_claim_that_may_come_back",
+        (
+            "Leadership.campaign_steps",
+            "if claim is not self.claim:\n                claim.release",
+            "if claim is not self.claim or not isinstance(error, ClaimTimeout):\n"
+            "                claim.release",
+        ),
     ),
 )
