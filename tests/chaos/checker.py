@@ -35,12 +35,15 @@ KILLS = ("kill", "kill_holders", "calm_kill")
 STALL = "stall"
 """The machine stood still: a thread that wanted to sleep for a moment slept for longer."""
 
-BETWEEN_CLIENT_AND_LOG = {
-    *("stop", "stop_holders", "machine_moves", "hiccup", "duplicate_client", STALL),
-    *("link_cut", "link_hole", "link_one_way", "link_slow", "link_lossy"),
+OF_THE_CLUSTER = {
     *("broker_kill", "broker_pause", "rolling_restart", "all_brokers_kill", "controller_kill"),
     *("leader_moves", "broker_apart", "controllers_apart", "broker_disk_full", "power_loss"),
-    *("topic_made_anew", "unclean_election"),
+    *("topic_made_anew", "unclean_election", STALL),
+}
+"""They keep everybody from the log, for a while."""
+BETWEEN_CLIENT_AND_LOG = OF_THE_CLUSTER | {
+    *("stop", "stop_holders", "machine_moves", "hiccup", "duplicate_client"),
+    *("link_cut", "link_hole", "link_one_way", "link_slow", "link_lossy"),
 }
 EXPLAINED: dict[str, set[str]] = {
     "late_heartbeat": BETWEEN_CLIENT_AND_LOG,
@@ -261,6 +264,7 @@ def _given_again(
     `epochs`: of each cell, the largest one so far and when the log was lost that had it.
     """
     offset_ns = _clock_offset_ns(case)
+    began_ns = case.claims[number - 1].end_ns if number else 0
     fold = Fold(home := coordinator("claimer", len(part.log)))
     for record in part.log[home]:
         fold.apply(record)
@@ -277,7 +281,7 @@ def _given_again(
                         for at_ms, base in fold.geneses
                     )
                     or not _witnesses(
-                        case, lost_ns, (claim.at_ms + soon_ms) * 1_000_000 + offset_ns
+                        case, lost_ns, began_ns, (claim.at_ms + soon_ms) * 1_000_000 + offset_ns
                     )
                 ):
                     verdict.figures["epochs_given_again"] += 1
@@ -290,32 +294,37 @@ def _given_again(
     epochs.update(largest)
 
 
-def _witnesses(case: Case, lost_ns: int, until_ns: int) -> set[str]:
-    """The claimers that had read a log before it was lost, and could write to the next one.
+def _witnesses(case: Case, lost_ns: int, began_ns: int, until_ns: int) -> set[str]:
+    """The claimers that had read a log before it was lost, and could write to the one that began.
 
-    They ran all the time between, and nothing kept them from the brokers for two intervals in a
-    row.
+    They ran all the time between, and nothing kept them from that one for two intervals in a row.
     """
     found = set()
     for process, lines in case.histories.items():
         begun = [line for line in lines if line[0] in ("start", "ready") and line[1] <= until_ns]
         if not _is_claimer(process) or not begun or begun[-1][0] != "ready":
             continue
-        if begun[-1][1] <= lost_ns and _free_ns(case, process, lost_ns, until_ns) >= (
-            2 * case.interval_ms * 1_000_000
-        ):
-            found.add(process)
+        ready_ns = begun[-1][1]
+        died = any(
+            line[0] == "dead" and line[2] == process and ready_ns < line[1] <= until_ns
+            for line in case.director
+        )
+        if ready_ns <= lost_ns and not died:
+            free_ns = _free_ns(case, process, began_ns, until_ns)
+            if free_ns >= 2 * case.interval_ms * 1_000_000:
+                found.add(process)
     return found
 
 
 def _free_ns(case: Case, process: str, since_ns: int, until_ns: int) -> int:
-    """The longest time in which a process was neither stopped, nor a link of it broken."""
+    """The longest time in which a process was not stopped, no link of it broken, and the cluster
+    well."""
     links = tuple(f"{network_of(process)}-{broker}" for broker in range(3))
     longest, free_since = 0, since_ns
     for line in sorted((li for li in case.director if li[0] == "fault"), key=lambda li: li[2]):
         _, name, began, ended, whom = line
         named = {each for word in whom.split() for each in word.split(",")}
-        if name in BETWEEN_CLIENT_AND_LOG and named & {process, *links}:
+        if name in OF_THE_CLUSTER or (name in BETWEEN_CLIENT_AND_LOG and named & {process, *links}):
             longest = max(longest, min(began, until_ns) - free_since)
             free_since = max(free_since, ended)
     return max(longest, until_ns - free_since)

@@ -279,6 +279,36 @@ def test_an_epoch_may_be_given_again_where_nobody_who_knows_better_could_write(
     assert verdict.figures["epochs_given_again"] == (not seen)
 
 
+@pytest.mark.parametrize(("fault", "seen"), [("power_loss", False), ("database_pause", True)])
+def test_an_epoch_may_be_given_again_while_the_cluster_is_unwell(fault: str, *, seen: bool) -> None:
+    case = _given_again()
+    case.director.append(["fault", fault, 2_100 * MS, 4_900 * MS, "broker 1, 49 partitions"])
+    assert judge(case).figures["epochs_given_again"] == (not seen)
+
+
+@pytest.mark.parametrize(("died_ms", "seen"), [(900, True), (2_500, False), (9_000, True)])
+def test_an_epoch_may_be_given_again_where_who_knows_better_is_dead(
+    died_ms: int, *, seen: bool
+) -> None:
+    """`claimer-a` is; the other one began afterwards."""
+    case = _given_again()
+    case.histories["claimer-b"] += _ready("claimer-b", 2_500)
+    case.histories["claimer-b"].sort(key=lambda line: line[1])
+    case.histories["claimer-a"] = [*_ready("claimer-a", 950), _act(1_000, 3)]
+    case.director.append(["dead", died_ms * MS, "claimer-a"])
+    assert judge(case).figures["epochs_given_again"] == (not seen)
+
+
+def test_an_epoch_may_be_given_again_in_a_log_that_nobody_could_write_to() -> None:
+    """They could write to the one before it, which was lost as well."""
+    case = _given_again()
+    case.claims.insert(1, Era("topic_made_anew", 4_000 * MS, {p: [] for p in range(4)}))
+    case.director.append(["fault", "link_hole", 4_100 * MS, 9_000 * MS, "hole: NETA-0, NETC-1"])
+    verdict = judge(case)
+    assert "epoch given again" not in " ".join(verdict.anomalies)
+    assert verdict.figures["epochs_given_again"] == 1
+
+
 @pytest.mark.parametrize(("after_ms", "seen"), [(1, False), (2_000, False), (2_001, True)])
 def test_an_epoch_may_be_given_again_until_who_knows_better_has_written(
     after_ms: int, seen: bool
