@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -404,7 +404,7 @@ def test_topics_that_are_new_are_taken_in_while_it_moves(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
-    admin: Any = module.admin_client({})
+    admin: Any = cast(Any, module).admin_client({})
     list_topics = admin.list_topics
 
     def look(**given: Any) -> Any:
