@@ -14,7 +14,6 @@ import pytest
 
 from harvest.core.wal_options import WalOptions
 from harvest.databases.postgres.mark import PostgresMarkStore
-from harvest.databases.postgres.slot import PostgresSlot
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.databases.postgres.wal_partitions import PostgresWalPartitions
 from harvest.errors import ConfigurationError
@@ -42,7 +41,8 @@ class Rig:
     url: str
     source: PostgresWalSource
     partitions: PostgresWalPartitions
-    lsn: int = 0
+    is_published: bool = False
+    """All that is in the log, at any moment."""
 
     def connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.url)
@@ -52,9 +52,15 @@ class Rig:
             connection.execute(INSERT, (rows,))
 
     def publish(self) -> None:
-        """As when a leader has published all that is in the log."""
-        with closing(PostgresSlot(self.url, "outbox")) as slot:
-            self.lsn = slot.log_end() + (1 << 20)
+        """As when a leader publishes all that is in the log."""
+        self.is_published = True
+
+    def published(self) -> int:
+        if not self.is_published:
+            return 0
+        with self.connect() as connection:
+            ((end,),) = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchall()
+        return int(end)
 
     def maintain(self) -> PartitionPlan:
         found = self.partitions.inventory()
@@ -65,7 +71,7 @@ class Rig:
 def rig(postgres_database: str) -> Iterator[Rig]:
     source = PostgresWalSource(postgres_database, "outbox", OPTIONS)
     source.init()
-    partitions = PostgresWalPartitions(postgres_database, "outbox", lambda: made.lsn)
+    partitions = PostgresWalPartitions(postgres_database, "outbox", lambda: made.published())
     made = Rig(postgres_database, source, partitions)
     for partition in partitions.inventory().partitions:  # those for a million rows
         with made.connect() as connection:
@@ -115,7 +121,7 @@ def test_an_open_transaction_with_a_row_in_it_keeps_a_partition(rig: Rig) -> Non
         rig.publish()
         assert rig.maintain().drop == ()
         late.commit()
-        rig.lsn = 0
+        rig.is_published = False
         assert rig.maintain().drop == ()
     rig.publish()
     assert lows(rig.maintain().drop) == [0]
@@ -128,7 +134,7 @@ def test_it_is_asked_what_a_partition_waits_for_and_nothing_is_dropped(rig: Rig)
         late.execute(INSERT, (1,))
         rig.publish()
         assert rig.partitions.obstacle(first) == "somebody writes to it, or changes partitions"
-    rig.lsn = 0
+    rig.is_published = False
     assert rig.partitions.obstacle(first) == "not all that is in it is published"
     rig.publish()
     assert rig.partitions.obstacle(first) is None
@@ -151,7 +157,7 @@ def test_it_is_waited_for_with_nobody_writing_into_it(rig: Rig) -> None:
                 with pytest.raises(psycopg.errors.LockNotAvailable):
                     other.execute("LOCK TABLE outbox_p0 IN ROW EXCLUSIVE MODE")
             rig.publish()
-        return rig.lsn
+        return rig.published()
 
     with closing(PostgresWalPartitions(rig.url, "outbox", published)) as partitions:
         assert partitions.drop(Partition("public.outbox_p0", 0, 100))
@@ -171,10 +177,10 @@ def test_of_these_one_that_comes_meanwhile_is_not_deleted(rig: Rig) -> None:
     rig.fill(201)
 
     def published() -> int:
-        if not rig.lsn:
+        if not rig.is_published:
             rig.publish()
             rig.fill(1)
-        return rig.lsn
+        return rig.published()
 
     with closing(PostgresWalPartitions(rig.url, "outbox", published)) as partitions:
         assert partitions.sweep(1_000, 0) == 2
@@ -219,7 +225,7 @@ def test_the_log_ends_where_nobody_writes_into_the_partition_any_more(rig: Rig) 
     rig.fill(150)
     rig.publish()
     first = Partition("public.outbox_p0", 0, 100)
-    with closing(Watched(rig.url, "outbox", lambda: rig.lsn)) as watched:
+    with closing(Watched(rig.url, "outbox", rig.published)) as watched:
         assert watched.obstacle(first) is None
         assert watched.drop(first)
         assert watched.written == 0
