@@ -173,6 +173,7 @@ class _CoordinatorFold:
         self._findings: list[tuple[Any, ...]] = []
         self._from = 0
         """The first offset that is folded."""
+        self._begun = False
 
     def take(self, what: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take in rows of one kind; give what has become certain."""
@@ -189,7 +190,7 @@ class _CoordinatorFold:
             for offset, at_ms, value in zip(offsets, times_ms, values, strict=True):
                 self._see(offset, at_ms, value)
             return
-        if self._seen or self._history is None:
+        if not self._begun:
             self._begin(offsets[0], times_ms[0])
         history = self._history
         assert history is not None  # noqa: S101
@@ -207,6 +208,8 @@ class _CoordinatorFold:
 
     def close(self) -> Iterator[pa.RecordBatch]:
         """Give what holds until more records come, and what the fold goes on from."""
+        if not self._begun:
+            self._keep_newest_snapshot()
         history = self._history
         yield from _rows({"anomalies": self._findings}, opened=False)
         if history is None:
@@ -232,22 +235,38 @@ class _CoordinatorFold:
 
     def _begin(self, offset: int, at_ms: int) -> None:
         """Before the first record: where the log's beginning is gone, a snapshot tells of it."""
+        self._begun = True
         seen, self._seen = self._seen, []
-        if self._history is None:
-            state = None
-            if offset:
-                reaching = [s for s, _ in seen if s.next_offset >= offset]
-                oldest = min(reaching, key=lambda s: s.next_offset, default=None)
-                if oldest is None:
-                    what = f"records 0 to {offset - 1} are gone and no snapshot covers them"
-                    self._finding(offset, at_ms, "log_hole", what)
-                else:
-                    state = PartitionState.decode(oldest.state)
-                    self._from = oldest.next_offset
-            self._history = PartitionHistory(
-                self.coordinator, self._partitions, state=state, sample_ms=self._sample_ms
-            )
+        if self._history is None or not self._history.records:
+            states = {s.next_offset: s.state for s, _ in seen}
+            if self._history is not None:  # a snapshot, of a batch without records
+                states[self._history.state.next_offset] = self._history.state.encode()
+            reaching = min((n for n in states if n >= offset), default=None)
+            if offset and reaching is None:
+                what = f"records 0 to {offset - 1} are gone and no snapshot covers them"
+                self._finding(offset, at_ms, "log_hole", what)
+            if not offset or reaching is None:
+                self._enter(0, None)
+            else:
+                self._enter(reaching, states[reaching])
+        assert self._history is not None  # noqa: S101
         self._history.watch(s for _, s in seen if s.next_offset > self._from)
+
+    def _keep_newest_snapshot(self) -> None:
+        """The next batch may have the log's first record that is left, and no snapshot."""
+        if self._history is None or not self._history.records:
+            newest = max((s for s, _ in self._seen), key=lambda s: s.next_offset, default=None)
+            if newest is not None and newest.next_offset > self._from:
+                self._enter(newest.next_offset, newest.state)
+
+    def _enter(self, offset: int, state: bytes | None) -> None:
+        self._from = offset
+        self._history = PartitionHistory(
+            self.coordinator,
+            self._partitions,
+            state=None if state is None else PartitionState.decode(state),
+            sample_ms=self._sample_ms,
+        )
 
     def _finding(self, offset: int, at_ms: int, kind: str, what: str) -> None:
         self._findings.append((self.coordinator, offset, at_ms, kind, what, *[None] * 6))

@@ -946,4 +946,20 @@ SPARK: tuple[Noticed, ...] = (
         "unit/harvest/cli/test_spark.py::test_options_become_what_is_compared",
         ("reconcile", "late_s=late_h * 3600", "late_s=late_h * 60"),
     ),
+    noticed(
+        "a snapshot of a batch without records is known to the next one",
+        f"{LAKE}.silver",
+        f"{UNIT}/lake/test_silver.py::test_a_snapshot_that_came_before_any_record_is_known_to_the_next_run",
+        (
+            "_CoordinatorFold._keep_newest_snapshot",
+            "self._enter(newest.next_offset, newest.state)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "a snapshot of a batch before hides no hole behind it",
+        f"{LAKE}.silver",
+        f"{UNIT}/lake/test_silver.py::test_a_snapshot_that_came_before_any_record_hides_no_hole_behind_it",
+        ("_CoordinatorFold._begin", "not self._history.records", "False"),
+    ),
 )

@@ -43,6 +43,11 @@ def fold(rows: list[Input], *, partitions: int = 1, at_once: int = 7) -> dict[st
     return found
 
 
+def going_on(known: dict[str, Any]) -> Input:
+    """What a run knows by what the one before has left."""
+    return (0, STATE, known["next_offset"], known["latest_ms"], False, known["state"])
+
+
 def expected(script: Script, table: str) -> list[Any]:
     history = script.history()
     final = to_arrow(table, history.rows.tables.get(table, [])).to_pylist()
@@ -74,9 +79,8 @@ def test_it_goes_on_from_what_it_knew(script: Script, cut: int) -> None:
     rows = records(script)
     first = fold(rows[:cut])
     [state] = first["fold"]
-    going_on: Input = (0, STATE, state["next_offset"], state["latest_ms"], False, state["state"])
     # A batch that is done again has records that are in what the fold goes on from.
-    second = fold([going_on, *rows[cut - 1 :]])
+    second = fold([going_on(state), *rows[cut - 1 :]])
     for table in FOLDED:
         final = [row for row in first[table] if not row["open"]]
         assert final + second[table] == expected(script, table), table
@@ -85,7 +89,7 @@ def test_it_goes_on_from_what_it_knew(script: Script, cut: int) -> None:
 def test_what_is_open_stays_without_a_new_record(script: Script) -> None:
     first = fold(records(script))
     [state] = first["fold"]
-    second = fold([(0, STATE, state["next_offset"], state["latest_ms"], False, state["state"])])
+    second = fold([going_on(state)])
     assert second["fold"] == first["fold"]
     assert second["claims"] == [row for row in first["claims"] if row["open"]] != []
 
@@ -130,6 +134,46 @@ def test_what_no_snapshot_covers_is_told(script: Script) -> None:
     [hole] = [row for row in found["anomalies"] if row["kind"] == "log_hole"]
     assert hole["what"] == "records 0 to 9 are gone and no snapshot covers them"
     assert (hole["log_offset"], hole["open"]) == (10, False)
+
+
+@pytest.mark.parametrize("first", [12, 20])
+def test_a_snapshot_that_came_before_any_record_is_known_to_the_next_run(
+    script: Script, first: int
+) -> None:
+    """Of a log that nobody writes to, retention may have left nothing but its snapshots."""
+    snapshots: list[Input] = [
+        (0, SNAPSHOT, n, START_MS, False, snapshot_at(script, at)) for n, at in enumerate((20, 15))
+    ]
+    [known] = fold(snapshots)["fold"]
+    for more in ([], [(0, SNAPSHOT, 2, START_MS, False, snapshot_at(script, 18))]):
+        [known] = fold([going_on(known), *more])["fold"]
+    found = fold([going_on(known), *records(script)[first:]])
+    [state] = found["fold"]
+    assert state["records"] == len(script.records) - 20
+    assert found["anomalies"] == []
+    assert found["claims"][-1] == expected(script, "claims")[-1]
+
+
+def test_a_snapshot_that_came_before_any_record_hides_no_hole_behind_it(script: Script) -> None:
+    [known] = fold([(0, SNAPSHOT, 0, START_MS, False, snapshot_at(script, 20))])["fold"]
+    found = fold([going_on(known), *records(script)[25:]])
+    [hole] = [row for row in found["anomalies"] if row["kind"] == "log_hole"]
+    assert (hole["what"], hole["log_offset"]) == (
+        "records 0 to 24 are gone and no snapshot covers them", 25,
+    )  # fmt: skip
+    # A later one covers it.
+    later: Input = (0, SNAPSHOT, 1, START_MS, False, snapshot_at(script, 30))
+    found = fold([going_on(known), later, *records(script)[25:]])
+    assert found["anomalies"] == []
+    assert found["fold"][0]["records"] == len(script.records) - 30
+
+
+def test_a_log_that_is_there_from_its_first_record_on_is_folded_from_there(script: Script) -> None:
+    """Its snapshot may have come with the batch before."""
+    [known] = fold([(0, SNAPSHOT, 0, START_MS, False, snapshot_at(script, 20))])["fold"]
+    found = fold([going_on(known), *records(script)])
+    for table in FOLDED:
+        assert found[table] == expected(script, table), table
 
 
 def test_a_snapshot_that_cannot_be_read_is_told_and_not_used(script: Script) -> None:
