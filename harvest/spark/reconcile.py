@@ -165,8 +165,9 @@ def reconcile(
     - `since_ms`, `until_ms`: only findings about rows (where there is none: records) that were
       written from then to before then, in milliseconds since 1970. Not with `state`.
 
-    Records that are written while it runs are left alone. Raises `ConfigurationError`, and what
-    Kafka and PostgreSQL raise, and `ClusterLost` (see `cluster_watched`).
+    Records that are written while it runs are left alone. Raises `ConfigurationError`, also where
+    no topic is known (nothing compared is nothing proved), what Kafka and PostgreSQL raise, and
+    `ClusterLost` (see `cluster_watched`).
     """
     config = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     named = None if topics is None else sorted(topics)
@@ -235,6 +236,11 @@ class _Run:
         # see.
         now_ms = int(time.time() * 1000)
         names = self.topics or sorted({*_topics(spark, outbox), *previous.offsets})
+        if not names:
+            raise ConfigurationError(
+                f"{outbox.name} has no row that names a topic, so there is nothing to compare: "
+                "name the topics (--topic), or give the archive of the rows"
+            )
         first_ms = self.window.first_ms
         starts, ends = _extent(self.config, names, self.timeout_s, previous.offsets, first_ms)
         rules = Rules(now_ms - int(self.grace_s * 1000), whole=self.window == _Window())

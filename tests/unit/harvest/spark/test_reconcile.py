@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +18,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from harvest.errors import ConfigurationError
 from harvest.spark import reconcile as module
 from harvest.spark.compare import BUCKETS
-from harvest.spark.reconcile import _extent, _fingerprint, _only, _prints, _Window
+from harvest.spark.reconcile import Outbox, _extent, _fingerprint, _only, _prints, _Window
 from harvest.spark.sources import _NEEDED, Part, of_kafka, of_postgres
 from marshal_py.errors import TopicMissing
 
@@ -62,6 +64,18 @@ def test_records_are_read_from_what_was_compared_to_what_is_there(
     assert ends == {"t": {0: 10, 1: 10, 2: 5}}
     starts, _ = extent(monkeypatch, topics, {}, first_ms=4)
     assert starts == {"t": {0: 4, 1: 4, 2: 4}}
+
+
+def test_an_outbox_without_a_row_and_without_a_topic_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """That of mark mode, say, which is emptied as it is published."""
+    monkeypatch.setattr(module, "_topics", lambda *_: [])
+    monkeypatch.setattr(module, "cluster_watched", lambda _: nullcontext())
+    outbox = Outbox(dsn="x", table="shop.outbox")
+    for state in (None, tmp_path):
+        with pytest.raises(ConfigurationError, match=r"shop\.outbox has no row .*--topic"):
+            module.reconcile(cast(Any, None), outbox, "kafka:1", state=state)
 
 
 def test_a_window_has_what_explains_it_and_findings_of_itself_alone() -> None:
