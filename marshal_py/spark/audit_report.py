@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import Counter
 from html import escape
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.ranges import range_of
@@ -240,7 +240,7 @@ def _lag(ends: list[Record], rows: list[Record]) -> str:
     }
     # Of a partition that is shared by keys, the last of its slots counts; by ranges, the furthest.
     by_ranges: set[tuple[str, str, int]] = set()
-    positions: dict[tuple[str, str, int], dict[int, list[tuple[dt.datetime, int]]]] = {}
+    positions: dict[tuple[str, str, int], dict[int, list[_Seen]]] = {}
     for row in rows:
         unit = (row["topic"], row["partition"])
         source, slot = source_of(*unit), slot_of(*unit)
@@ -248,8 +248,10 @@ def _lag(ends: list[Record], rows: list[Record]) -> str:
             continue  # it is shared otherwise by now
         at = max(row["next_offset"] or 0, row["claimed_offset"] or 0)
         of_slots = positions.setdefault((row["group_id"], *source), {})
-        of_slots.setdefault(0 if slot is None else slot.number, []).append((row["at"], at))
-        if range_of(*unit) is not None:
+        is_whole = range_of(*unit) is None
+        seen_there = of_slots.setdefault(0 if slot is None else slot.number, [])
+        seen_there.append(_Seen(row["at"], is_whole, at))
+        if not is_whole:
             by_ranges.add((row["group_id"], *source))
     lags: dict[tuple[str, str], Counter[dt.datetime]] = {}
     by_topic: dict[tuple[str, int], list[Record]] = {}
@@ -257,7 +259,7 @@ def _lag(ends: list[Record], rows: list[Record]) -> str:
         by_topic.setdefault((row["topic"], row["partition"]), []).append(row)
     for (group, topic, partition), of_slots in positions.items():
         # Of two at one moment the later counts: where a position was set, the claim ended before.
-        seen = [sorted(each, key=lambda s: s[0]) for each in of_slots.values()]
+        seen = [sorted(each, key=lambda s: s[:2]) for each in of_slots.values()]
         if (group, topic, partition) in by_ranges:
             seen = [_furthest(each) for each in seen]
         line = lags.setdefault((group, topic), Counter())
@@ -273,16 +275,29 @@ def _lag(ends: list[Record], rows: list[Record]) -> str:
     return f"{title}{_lines({k: v for k, v in lags.items() if len(v) > 1})}{table}"
 
 
-def _furthest(seen: list[tuple[dt.datetime, int]]) -> list[tuple[dt.datetime, int]]:
-    """Return how far the furthest of several that work side by side was, at each time."""
-    furthest = accumulate((position for _, position in seen), max)
-    return [(at, position) for (at, _), position in zip(seen, furthest, strict=True)]
+class _Seen(NamedTuple):
+    """A position, as of when; `is_whole` if it is not that of a range."""
+
+    at: dt.datetime
+    is_whole: bool
+    position: int
 
 
-def _position(seen: list[tuple[dt.datetime, int]], at: dt.datetime) -> int:
+def _furthest(seen: list[_Seen]) -> list[_Seen]:
+    """Return how far the furthest range was, at each time, since the partition had a position."""
+
+    def further(one: _Seen, other: _Seen) -> _Seen:
+        if other.is_whole:
+            return other
+        return other._replace(position=max(one.position, other.position))
+
+    return list(accumulate(seen, further))
+
+
+def _position(seen: list[_Seen], at: dt.datetime) -> int:
     """Return the last position that was seen by then; 0 before the first."""
-    before = bisect_right(seen, at, key=lambda s: s[0])
-    return seen[before - 1][1] if before else 0
+    before = bisect_right(seen, at, key=lambda s: s.at)
+    return seen[before - 1].position if before else 0
 
 
 def _lines(lines: dict[tuple[str, str], Counter[dt.datetime]]) -> str:

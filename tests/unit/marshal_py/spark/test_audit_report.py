@@ -68,6 +68,19 @@ def test_lag_of_a_shared_partition_is_that_of_its_last_slot() -> None:
     assert [line for line in found if line[0] == "g · t"] == [["g · t", "7", "7"]]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_lag_by_ranges_is_of_the_furthest_since_a_position_was_set(order: int) -> None:
+    rows = [
+        position(8, 1, "t/0@4", 0),
+        position(9, 2, "t/0@8", 0),  # it was set free, in the same moment
+        position(2, 2),
+        position(4, 3, "t/0@2", 0),
+        position(3, 4, "t/0@3", 0),
+    ][::order]
+    for seconds, lag in ((1, "2"), (2, "8"), (3, "6"), (4, "6")):
+        assert cells(_lag([end(10, seconds)], rows)) == [["g · t", lag, lag]]
+
+
 def test_who_holds_something_now_is_counted() -> None:
     claims: list[Record] = [{"until_at": None}, {"until_at": at(1)}]
     html = _tiles(claims, [{}], [{}, {}], [], (at(0), at(1)))
