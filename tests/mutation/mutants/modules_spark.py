@@ -962,4 +962,16 @@ SPARK: tuple[Noticed, ...] = (
         f"{UNIT}/lake/test_silver.py::test_a_snapshot_that_came_before_any_record_hides_no_hole_behind_it",
         ("_CoordinatorFold._begin", "not self._history.records", "False"),
     ),
+    noticed(
+        "of an outbox that names no topic nothing is proved",
+        f"{OUTBOX}.reconcile",
+        f"{RECONCILE}::test_an_outbox_without_a_row_and_without_a_topic_proves_nothing",
+        ("_Run.compare", "if not names:", "if False:"),
+    ),
+    noticed(
+        "in the audit, too, lag by ranges is from where a position was set on",
+        f"{ON}.audit_report",
+        f"{UNIT}/test_audit_report.py::test_lag_by_ranges_is_of_the_furthest_since_a_position_was_set",
+        ("_furthest", "if other.is_whole:", "if False:"),
+    ),
 )
