@@ -50,8 +50,6 @@ _DELTA: Final[dict[str, str]] = {
 """Of a session that reads and writes Delta tables, from its start on."""
 
 _DELTA_ALWAYS: Final[dict[str, str]] = {
-    # Rows that have not ended are replaced by ones that have: they belong to another partition.
-    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
     # Tasks that VACUUM lists files with: by default more than there are files.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",

@@ -185,8 +185,8 @@ group_id text group
 topic text topic; only of those that the lake reads
 partition int partition
 end_offset int offset behind the last record
-position int position of the group: of its last slot, or of its furthest range
-lag int records between them, at most: gaps between offsets count
+position int position of the group: its last slot's, or its furthest range's; null: none was stored
+lag int records between them, at most: gaps between offsets count; without a position all of them
 """
         ),
         _DAY,
@@ -263,8 +263,14 @@ _S3_CHECKPOINTS: Final = (
 )
 _NO_TABLE: Final = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND")
 """What Spark says of a folder that is not there, and Delta of one without a table."""
-_UTC: Final = ("spark.sql.session.timeZone", "UTC")
-"""Of days, and of times that are written as text; a session of somebody else's has its own."""
+_NEEDED: Final = {
+    "spark.sql.session.timeZone": "UTC",  # of days, and of times that are written as text
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+    # Rows that have not ended are replaced by ones that have: they belong to another partition.
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
+}
+"""A session of somebody else's has its own."""
 
 
 @dataclass(frozen=True)
@@ -296,7 +302,8 @@ class Lake:
                     "jars that `python -m marshal_py.spark.connector delta s3` prints"
                 )
             spark.conf.set(*_S3_CHECKPOINTS)
-        spark.conf.set(*_UTC)
+        for name, value in _NEEDED.items():
+            spark.conf.set(name, value)
         return lake
 
     def check_version(self, spark: SparkSession) -> None:

@@ -834,10 +834,10 @@ SPARK: tuple[Noticed, ...] = (
         ("Lake.exists", "if error.getCondition() not in _NO_TABLE:", "if False:"),
     ),
     noticed(
-        "days of a lake are in UTC",
+        "days of a lake are in UTC in a session of somebody else's, too",
         f"{LAKE}.tables",
-        f"{UNIT}/lake/test_places.py::test_days_are_in_utc_whatever_zone_the_session_was_in",
-        ("Lake.to_write", "spark.conf.set(*_UTC)", "pass"),
+        f"{UNIT}/lake/test_places.py::test_a_session_of_somebody_else_gets_what_the_tables_rest_on",
+        ("Lake.to_write", "spark.conf.set(name, value)", "pass"),
     ),
     # Outboxes
     noticed(
@@ -963,15 +963,59 @@ SPARK: tuple[Noticed, ...] = (
         ("_CoordinatorFold._begin", "not self._history.records", "False"),
     ),
     noticed(
+        "a day in whose middle the command ended is finished by the next",
+        "marshal_py.cli.lake",
+        "unit/marshal_py/cli/test_lake.py::test_days_that_the_command_before_has_left_unfinished_are_finished",
+        ("run", "finish=finish,", "finish=[],"),
+    ),
+    noticed(
+        "an unfinished day of which bronze has nothing any more is left",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_day_whose_rows_or_records_are_gone_is_not_written_anew",
+        (
+            "days_left",
+            "return set(days) - {wanted for _, wanted in _gone(spark, lake, days, late_days)}",
+            "return set(days)",
+        ),
+    ),
+    noticed(
+        "lag by ranges is from where a position was set on",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_lag_by_ranges_is_from_where_a_position_was_set_on",
+        ("", "max(struct(was_at, position)).position", "max(position)"),
+    ),
+    noticed(
+        "a name that has no leader all day has a row",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_a_name_that_had_a_leader_the_day_before_and_has_none_is_led_at_no_time",
+        (
+            "",
+            "FROM {elections} WHERE day >= date_sub({day}, {days}) AND day < {day}\n)",
+            "FROM {elections} WHERE false\n)",
+        ),
+    ),
+    noticed(
         "of an outbox that names no topic nothing is proved",
         f"{OUTBOX}.reconcile",
         f"{RECONCILE}::test_an_outbox_without_a_row_and_without_a_topic_proves_nothing",
         ("_Run.compare", "if not names:", "if False:"),
     ),
     noticed(
+        "a day whose deliveries were deleted keeps its gold",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_day_keeps_its_gold_where_silver_was_deleted_to_fold_anew",
+        ("_gone", 'had_rows |= known("gold.outboxes", "rows > 0")', "pass"),
+    ),
+    noticed(
         "in the audit, too, lag by ranges is from where a position was set on",
         f"{ON}.audit_report",
         f"{UNIT}/test_audit_report.py::test_lag_by_ranges_is_of_the_furthest_since_a_position_was_set",
         ("_furthest", "if other.is_whole:", "if False:"),
+    ),
+    noticed(
+        "who has stored no position has it all to do",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_who_holds_a_partition_and_has_stored_no_position_has_all_of_it_before_it",
+        ("", "date_add({day}, 1) AND first_offset IS NULL", "date_add({day}, 1) AND false"),
     ),
 )

@@ -68,10 +68,21 @@ def test_a_bucket_is_written_to_only_where_no_commit_can_be_overwritten() -> Non
 
 
 @pytest.mark.parametrize("place", ["/lake", "hdfs://name/lake"])
-def test_days_are_in_utc_whatever_zone_the_session_was_in(place: str) -> None:
-    session = Session(**{"spark.sql.session.timeZone": "Europe/Berlin"})
+def test_a_session_of_somebody_else_gets_what_the_tables_rest_on(place: str) -> None:
+    """Days are in UTC, times are moments, and what is replaced may be in another partition."""
+    session = Session(
+        **{
+            "spark.sql.session.timeZone": "Europe/Berlin",
+            "spark.sql.sources.partitionOverwriteMode": "dynamic",
+        }
+    )
     Lake.to_write(cast(Any, session), place)
-    assert session.settings == {"spark.sql.session.timeZone": "UTC"}
+    assert session.settings == {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.timestampType": "TIMESTAMP_LTZ",
+        "spark.sql.sources.partitionOverwriteMode": "static",
+        "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
+    }
 
 
 @pytest.mark.parametrize(
