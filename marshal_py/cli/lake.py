@@ -118,7 +118,7 @@ def run(
         raise ConfigurationError("--continuous is for today: leave out --day and --until")
     days = _days(day, until)
     from marshal_py.spark.lake.gold import Expectations
-    from marshal_py.spark.lake.run import LakeSettings, run_lake
+    from marshal_py.spark.lake.run import LakeSettings, last_run, run_lake
     from marshal_py.spark.lake.tables import Lake
 
     settings = LakeSettings(
@@ -131,6 +131,10 @@ def run(
     )
     spark = _session(master, place)
     grace, before = dt.timedelta(seconds=grace_s), _now()
+    finish: list[dt.date] = []
+    if continuous and (last := last_run(spark, place)):
+        # The command before this one may have ended in the middle of a day.
+        finish = _days_between((last - grace).date(), before.date())
     while True:
         if continuous:
             # Also a day that was not over for the run before, or whose rows might be on their way.
@@ -142,6 +146,7 @@ def run(
             place,
             days,
             settings,
+            finish=finish,
             timeout_s=max(30.0, connection.timeout_s),
             progress=note,
         )
@@ -153,6 +158,7 @@ def run(
             _show(done)
         if not continuous:
             break
+        finish = []
         time.sleep(every_s)
     if not done.met:
         raise typer.Exit(FINDING)

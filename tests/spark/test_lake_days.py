@@ -13,7 +13,7 @@ from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.slots import slot_of_key
 from marshal_py.spark.lake import gold
 from marshal_py.spark.lake.bronze import _published
-from marshal_py.spark.lake.deliveries import check_days, write_deliveries
+from marshal_py.spark.lake.deliveries import check_days, days_left, write_deliveries
 from marshal_py.spark.lake.gold import (
     _FINDINGS,
     _GROUPS,
@@ -383,13 +383,33 @@ def test_a_day_whose_rows_or_records_are_gone_is_not_written_anew(spark: SparkSe
     def check(*wanted: dt.date, late_days: int = 1) -> None:
         check_days(spark, cast(Lake, tables), wanted, late_days=late_days)
 
+    check()
     check(days[2])
     check(DAY + dt.timedelta(2))  # of which nothing was ever written
+    left = days_left(spark, cast(Lake, tables), [*days, DAY + dt.timedelta(2)], late_days=1)
+    assert left == {days[2], DAY + dt.timedelta(2)}
     for n in (0, 1, 3, 4, 5):
         with pytest.raises(ConfigurationError, match=f"the tables of {days[n]} stay as they are"):
             check(days[2], days[n])
     with pytest.raises(ConfigurationError, match=f"nothing of {days[0]} any more"):
         check(days[2], late_days=2)
+
+
+def test_a_day_keeps_its_gold_where_silver_was_deleted_to_fold_anew(spark: SparkSession) -> None:
+    days = [DAY - dt.timedelta(3 * n) for n in range(5)]
+    counts = [(3, 3), (3, 0), (None, 2), (0, 1), (0, 0)]
+    outboxes = [
+        {"outbox": BOX, "rows": rows, "records": records, "day": day}
+        for day, (rows, records) in zip(days, counts, strict=True)
+    ]
+    tables = Tables(spark, gold__outboxes=outboxes)
+    assert days_left(spark, cast(Lake, tables), days, late_days=1) == {days[4]}
+    rows = [row(n, moment) for n, moment in enumerate((at(), at(days=-3)))]
+    records = [record(n, n, moment) for n, moment in enumerate((at(days=-6), at(days=-9)))]
+    tables = Tables(
+        spark, gold__outboxes=outboxes, bronze__outbox_rows=rows, bronze__published=records
+    )
+    assert days_left(spark, cast(Lake, tables), days, late_days=1) == set(days)
 
 
 # Gold
@@ -505,7 +525,7 @@ def position(upto: int, moment: dt.datetime, **more: Any) -> Values:
     return given | {"claimed_offset": None, "at": moment, "day": moment.date()} | more
 
 
-def lag(found: list[Values]) -> dict[float, tuple[int, int, int]]:
+def lag(found: list[Values]) -> dict[float, tuple[int, int | None, int]]:
     """Hour of the day → end, position and lag."""
     return {
         (each["hour"].replace(tzinfo=dt.UTC) - at()).total_seconds() / 3_600: (
@@ -570,6 +590,24 @@ def test_lag_of_a_partition_that_is_shared_by_ranges_is_that_of_the_furthest(
 
 
 @pytest.mark.parametrize("order", [1, -1])
+def test_lag_by_ranges_is_from_where_a_position_was_set_on(spark: SparkSession, order: int) -> None:
+    """Its ranges were set free for that, in the same moment."""
+    positions = [
+        position(8, at(0.25), topic="t/0@4", epoch=9),
+        position(8, at(0.5), topic="t/0@8", client_id=None, epoch=10),
+        position(2, at(0.5), client_id=None, epoch=1),
+        position(3, at(1.5), topic="t/0@2", epoch=11),
+        position(5, at(2.5), topic="t/0@4", epoch=12),
+        position(4, at(2.5), topic="t/0@2", epoch=11),
+    ]
+    tables = Tables(
+        spark, bronze__published=[record(0, 9, at(0.1))], silver__positions=positions[::order]
+    )
+    found = lag(tables.ask(_LAG, "positions", "claims", as_of=at(3)))
+    assert found == {1: (10, 2, 8), 2: (10, 3, 7), 3: (10, 5, 5)}
+
+
+@pytest.mark.parametrize("order", [1, -1])
 def test_lag_is_from_where_a_position_was_set_though_a_claim_ended_with_it(
     spark: SparkSession, order: int
 ) -> None:
@@ -615,6 +653,34 @@ def test_lag_of_a_topic_that_has_had_no_record_for_days_is_known(spark: SparkSes
     found = lag(tables.ask(_LAG, "positions", "claims"))
     assert len(found) == 24
     assert set(found.values()) == {(10, 4, 6)}
+
+
+def test_who_holds_a_partition_and_has_stored_no_position_has_all_of_it_before_it(
+    spark: SparkSession,
+) -> None:
+    """It is stuck at its first message, say. Of a partition that is shared by keys, a slot."""
+    claims = [
+        claim(None, 0, from_at=at(0.25), last_offset=None, day=None),
+        claim(None, 9, from_at=None, group_id="since before the log", day=None),
+        claim(None, 9, from_at=at(days=-1), group_id="of another day", day=DAY - dt.timedelta(1)),
+        claim(4, 9, from_at=at(), topic="t/0#2", group_id="h", day=None),
+        claim(None, 0, from_at=at(), topic="t/0#2", partition=1, group_id="h", day=None),
+    ]
+    tables = Tables(
+        spark,
+        bronze__published=[record(0, 3, at(days=-1)), record(1, 9, at(0.5))],
+        silver__claims=claims,
+        silver__positions=[
+            position(5, at(1.5)),
+            position(9, at(0.5), topic="t/0#2", partition=0, group_id="h"),
+        ],
+    )
+    found = tables.ask(_LAG, "positions", "claims", as_of=at(2))
+    groups = {each["group_id"] for each in found}
+    assert groups == {"g", "h"}
+    alone, by_keys = (lag([e for e in found if e["group_id"] == g]) for g in ("g", "h"))
+    assert alone == {1: (10, None, 7), 2: (10, 5, 5)}
+    assert by_keys == {1: (10, None, 7), 2: (10, None, 7)}
 
 
 def term(name: str, since: dt.datetime | None, until: dt.datetime | None, **more: Any) -> Values:
@@ -847,6 +913,46 @@ def test_what_has_come_after_all_is_no_finding_any_more_and_a_day_is_judged_alon
     assert {(expires - each["expires_on"]).days for each in kept} <= {0, 1}
     noted = lake.frame(spark, "gold.expectations").filter("NOT met").collect()
     assert [(each["name"], each["found"], each["limit"]) for each in noted] == [("lag", None, 5)]
+
+
+OF_SOMEBODY_ELSE = {
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+}
+
+
+def test_a_session_of_somebody_else_writes_the_same_tables(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    found = []
+    for name, settings in (("ours", {}), ("theirs", OF_SOMEBODY_ELSE)):
+        session = spark.newSession()
+        for key, value in settings.items():
+            session.conf.set(key, value)
+        lake = Lake.to_write(session, str(tmp_path / name))
+        held = claim(0, 4, from_at=at(days=-1, ms=1), topic="leader:n", interval_ms=1_000)
+        ended = held | {"until_at": at(3), "how": "released", "day": DAY}
+        for claims in ([held], [ended, held | {"epoch": 2, "last_beat_at": at(11.9997)}], []):
+            tables = Tables(session, silver__claims=claims)
+            lake.replace("silver.claims", tables.frame(None, "silver.claims"), "day IS NULL")
+            kept = lake.frame(session, "silver.claims").count()
+            assert kept == max(1, len(claims))
+            gates = write(session, lake, delivery(1, "lost"), delivery(2, "delivered"))
+            gates |= write(session, lake, delivery(2, "delivered", latency_ms=40), lag=4)
+            found.append((name, "gates", gates))
+            for table in ("silver.claims", "gold.outboxes", "gold.groups", "gold.leadership"):
+                rows = lake.frame(spark, table).orderBy("day").collect()
+                found.append((name, table, rows))
+                types = lake.frame(spark, table).schema.simpleString()
+                found.append((name, table, types))
+    half = len(found) // 2
+    assert [each[1:] for each in found[:half]] == [each[1:] for each in found[half:]]
 
 
 def test_what_is_lost_is_not_known_where_rows_that_were_there_stay_away(

@@ -19,7 +19,7 @@ from marshal_py.spark.lake.tables import Lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_days", "write_deliveries"]
+__all__ = ["check_days", "days_left", "write_deliveries"]
 
 _RECORDS: Final = """
 SELECT outbox, id, count(*) AS copies,
@@ -129,6 +129,23 @@ def check_days(
     without their rows; or its rows, where an archive is read again, without their records; or lose
     the lag of topics whose records are of no outbox.
     """
+    for gone, wanted in _gone(spark, lake, days, late_days):
+        raise ConfigurationError(_GONE.format(gone, wanted))
+
+
+def days_left(
+    spark: SparkSession, lake: Lake, days: Collection[dt.date], *, late_days: int
+) -> set[dt.date]:
+    """Return those that `check_days` lets be written."""
+    return set(days) - {wanted for _, wanted in _gone(spark, lake, days, late_days)}
+
+
+def _gone(
+    spark: SparkSession, lake: Lake, days: Collection[dt.date], late_days: int
+) -> Iterator[tuple[dt.date, dt.date]]:
+    """Give days of which bronze has nothing any more, each with a day that was made of it."""
+    if not days:
+        return
     late, still = dt.timedelta(late_days), dt.timedelta(late_days + STILL_DAYS)
     last = max(days)
 
@@ -139,18 +156,21 @@ def check_days(
         found = lake.frame(spark, table).filter(between).filter(which)
         return {row[0] for row in found.selectExpr(day).distinct().collect()}
 
+    # Gold tells of both where silver was deleted, to fold the log anew.
     had_rows = known("silver.deliveries", "created_at IS NOT NULL")
+    had_rows |= known("gold.outboxes", "rows > 0")
     had_records = known("silver.deliveries", "offset IS NOT NULL", "to_date(published_at)")
+    had_records |= known("gold.outboxes", "coalesce(rows, 0) = 0 AND records > 0")
     gone = (had_rows - known("bronze.outbox_rows")) | (had_records - known("bronze.published"))
     for day in sorted(gone):
         for wanted in sorted(days):
             if wanted - late <= day <= wanted:
-                raise ConfigurationError(_GONE.format(day, wanted))
+                yield day, wanted
     if had_lag := known("gold.lag").intersection(days):
         left = known("bronze.published", back=still)
         for wanted in sorted(had_lag):
             if not any(wanted - still <= day <= wanted for day in left):
-                raise ConfigurationError(_GONE.format(wanted, wanted))
+                yield wanted, wanted
 
 
 def write_deliveries(

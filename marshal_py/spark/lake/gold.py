@@ -102,11 +102,11 @@ WITH hours AS (
   GROUP BY topic, partition
 ), ends AS (
   SELECT m.at, topic, partition,
-    coalesce(max(upto) FILTER (WHERE r.hour < m.at), min(low)) AS end_offset
+    coalesce(max(upto) FILTER (WHERE r.hour < m.at), min(low)) AS end_offset, min(low) AS low
   FROM moments AS m CROSS JOIN records AS r
   GROUP BY m.at, topic, partition
 ), steps AS (
-  SELECT group_id, topic, partition, day, struct(at, epoch, client_id IS NULL) AS moment,
+  SELECT group_id, topic, partition, day, struct(at, epoch, client_id IS NULL AS nobody) AS moment,
     greatest(coalesce(next_offset, 0), coalesce(claimed_offset, 0)) AS position
   FROM {positions}
 ), held AS (
@@ -125,29 +125,41 @@ WITH hours AS (
     FROM steps LEFT SEMI JOIN held USING (group_id, topic, partition)
     WHERE day >= date_sub({day}, {still}) AND day < date_sub({day}, {days})
     GROUP BY group_id, topic, partition
+    UNION ALL
+    SELECT group_id, topic, partition, struct(from_at AS at, epoch, false AS nobody), -1
+    FROM {claims}
+    WHERE (day IS NULL OR day >= {day}) AND from_at < date_add({day}, 1) AND first_offset IS NULL
   )
 ), seen AS (
   SELECT m.at, group_id, topic, partition, divided, max(moment) AS moment,
-    IF(divided = '@', max(position), max_by(position, moment)) AS position
-  FROM moments AS m JOIN cells AS c ON c.moment.at < m.at
+    IF(divided = '@', max(struct(was_at, position)).position, max_by(position, moment)) AS position
+  FROM moments AS m JOIN (
+    SELECT *, max(IF(divided = '', moment.at, NULL)) OVER (
+        PARTITION BY group_id, topic, partition ORDER BY moment.at, divided = '') AS was_at
+    FROM cells
+  ) AS c ON c.moment.at < m.at
   GROUP BY m.at, group_id, topic, partition, divided, slot
 ), positions AS (
   SELECT at, group_id, topic, partition, min(position) AS position
   FROM (
-    SELECT *, max_by(divided, moment) OVER (PARTITION BY at, group_id, topic, partition) AS now
+    SELECT *, max_by(divided, struct(moment.at, divided <> '@', moment))
+        OVER (PARTITION BY at, group_id, topic, partition) AS now
     FROM seen
   )
   WHERE divided = now
   GROUP BY at, group_id, topic, partition
 )
-SELECT e.at AS hour, p.group_id, e.topic, e.partition, e.end_offset, p.position,
-  greatest(0, e.end_offset - p.position) AS lag, {day} AS day
+SELECT e.at AS hour, p.group_id, e.topic, e.partition, e.end_offset,
+  nullif(p.position, -1) AS position,
+  greatest(0, e.end_offset - IF(p.position < 0, e.low, p.position)) AS lag, {day} AS day
 FROM ends AS e JOIN positions AS p
   ON e.at = p.at AND e.topic = p.topic AND e.partition = p.partition
 """
 """What is held stays where it was, and a topic ends where it did, though nothing moves for days. Of
 two positions at one moment the later counts: where one was set, the claim ended with that. A group
-is as far as its last slot, or its furthest range, as it shares the topic at that moment."""
+is as far as its last slot, or its furthest range since the partition itself had a position, as it
+shares the topic at that moment. Who holds a partition and has stored no position has it all to do.
+"""
 
 _LEADERSHIP: Final = """
 WITH terms AS (

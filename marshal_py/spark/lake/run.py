@@ -13,7 +13,7 @@ from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.errors import ConfigurationError
 from marshal_py.spark.kafka import Offsets, librdkafka_settings
 from marshal_py.spark.lake.bronze import ingest
-from marshal_py.spark.lake.deliveries import check_days, write_deliveries
+from marshal_py.spark.lake.deliveries import check_days, days_left, write_deliveries
 from marshal_py.spark.lake.gold import Expectation, Expectations, write_gold
 from marshal_py.spark.lake.silver import fold_new
 from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
@@ -22,7 +22,7 @@ from marshal_py.spark.watch import cluster_watched
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LakeRun", "LakeSettings", "run_lake"]
+__all__ = ["LakeRun", "LakeSettings", "last_run", "run_lake"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ def run_lake(
     days: Sequence[dt.date],
     settings: LakeSettings | None = None,
     *,
+    finish: Sequence[dt.date] = (),
     timeout_s: float = 30.0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> LakeRun:
@@ -85,6 +86,8 @@ def run_lake(
 
     - `config`: librdkafka settings, or just the brokers; ``kafka.…`` for Spark's Java client.
     - `place`: a folder, absolute or relative, or a URI that Spark and all executors reach.
+    - `finish`: days that an earlier run may have left as they were when they were not over. They
+      are written, too, but for those of which bronze has nothing any more.
 
     Killed at any moment and run again, it leaves no row out and has none twice; run again without
     new records it changes nothing but `gold.runs`. Raises `TopicMissing`, `LogHole`,
@@ -112,8 +115,8 @@ def run_lake(
         progress("folding")
         sample_ms = max(1, int(settings.sample_s * 1000))
         fold_new(spark, lake, settings.topic, partitions, sample_ms)
-        if days:
-            check_days(spark, lake, days, late_days=settings.late_days)
+        check_days(spark, lake, days, late_days=settings.late_days)
+        days = sorted({*days, *days_left(spark, lake, finish, late_days=settings.late_days)})
         gates: list[Expectation] = []
         for day in days:
             progress(f"deliveries and gold of {day}")
@@ -139,6 +142,13 @@ def run_lake(
         done = LakeRun(tuple(map(str, days)), records, published, tuple(gates))
         _note(spark, lake, started, done)
     return done
+
+
+def last_run(spark: SparkSession, place: str) -> dt.datetime | None:
+    """When the last run began that came to its end; None: there was none."""
+    runs = Lake.at(place).frame(spark, "gold.runs")
+    micros = runs.selectExpr("unix_micros(max(started_at))").collect()[0][0]
+    return None if micros is None else dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
 
 
 def _note(spark: SparkSession, lake: Lake, started: dt.datetime, done: LakeRun) -> None:

@@ -985,16 +985,6 @@ SPARK: tuple[Noticed, ...] = (
         ("", "max(struct(was_at, position)).position", "max(position)"),
     ),
     noticed(
-        "a name that has no leader all day has a row",
-        f"{LAKE}.gold",
-        f"{DAYS}::test_a_name_that_had_a_leader_the_day_before_and_has_none_is_led_at_no_time",
-        (
-            "",
-            "FROM {elections} WHERE day >= date_sub({day}, {days}) AND day < {day}\n)",
-            "FROM {elections} WHERE false\n)",
-        ),
-    ),
-    noticed(
         "of an outbox that names no topic nothing is proved",
         f"{OUTBOX}.reconcile",
         f"{RECONCILE}::test_an_outbox_without_a_row_and_without_a_topic_proves_nothing",

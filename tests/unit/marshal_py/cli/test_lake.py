@@ -23,6 +23,7 @@ class Lake:
     def __init__(self) -> None:
         self.runs: list[dict[str, Any]] = []
         self.met = True
+        self.last: dt.datetime | None = None
 
     def run(
         self, _spark: object, _config: object, place: str, days: Any, settings: Any, **more: Any
@@ -37,6 +38,7 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
     found = Lake()
     monkeypatch.setattr(module, "_session", lambda *_: None)
     monkeypatch.setattr("marshal_py.spark.lake.run.run_lake", found.run)
+    monkeypatch.setattr("marshal_py.spark.lake.run.last_run", lambda *_: found.last)
     monkeypatch.setattr(module, "_today", lambda: dt.date(2026, 3, 1))
     return found
 
@@ -101,6 +103,26 @@ def test_a_day_that_has_ended_is_written_until_its_last_row_is_judged(
         [28, 1],
         [1],
     ]
+
+
+def test_days_that_the_command_before_has_left_unfinished_are_finished(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed in the evening, say, and is started anew after a weekend."""
+    days(lake, "--day", "2026-03-01")
+    assert lake.runs.pop()["finish"] == []
+    moments = [dt.datetime(2026, 3, 2, 9, n, tzinfo=dt.UTC) for n in range(3)]
+    monkeypatch.setattr(module, "_now", lambda: moments.pop(0))
+
+    def sleep(_seconds: float) -> None:
+        if not moments:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", sleep)
+    lake.last = dt.datetime(2026, 2, 28, 0, 30, tzinfo=dt.UTC)
+    without_brokers("lake", "run", "--continuous")
+    found = [[[day.day for day in run[name]] for name in ("finish", "days")] for run in lake.runs]
+    assert found == [[[27, 28, 1, 2], [2]], [[], [2]]]
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
