@@ -237,6 +237,7 @@ class _Run:
         now_ms = int(time.time() * 1000)
         names = self.topics or sorted({*_topics(spark, outbox), *previous.offsets})
         if not names:
+            outbox.frame(spark, self.window.part)  # raises if it is no outbox
             raise ConfigurationError(
                 f"{outbox.name} has no row that names a topic, so there is nothing to compare: "
                 "name the topics (--topic), or give the archive of the rows"

@@ -107,7 +107,7 @@ def test_a_record_is_of_the_row_that_its_header_names(
 def test_a_table_of_an_earlier_version_has_its_new_columns_without_a_value(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake.at(str(tmp_path))
+    lake = Lake.to_write(spark, str(tmp_path))
     older = spark.sql("SELECT 'g' AS group_id, 4L AS claims, DATE '2026-03-01' AS day")
     older.write.format("delta").partitionBy("day").save(lake.path("gold.groups"))
     (found,) = lake.frame(spark, "gold.groups").collect()
@@ -930,7 +930,7 @@ OF_SOMEBODY_ELSE = {
 def test_a_session_of_somebody_else_writes_the_same_tables(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    found = []
+    found: list[tuple[str, str, Any]] = []
     for name, settings in (("ours", {}), ("theirs", OF_SOMEBODY_ELSE)):
         session = spark.newSession()
         for key, value in settings.items():
