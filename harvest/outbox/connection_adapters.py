@@ -69,9 +69,7 @@ class Adapter:
         `UnsupportedConnection` for what is none of psycopg 3."""
         if "psycopg" not in _roots(self._target):
             raise _unsupported(self._target, "psycopg 3 connection or cursor")
-        from psycopg.rows import tuple_row
-
-        with _connection_of(self._target).cursor(row_factory=tuple_row) as cursor:
+        with _connection_of(self._target).cursor(row_factory=lambda _: tuple) as cursor:
             found: list[tuple[Any, ...]] = cursor.execute(statement, values).fetchall()
         return found
 
