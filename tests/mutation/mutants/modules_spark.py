@@ -358,7 +358,7 @@ SPARK: tuple[Noticed, ...] = (
         "a position that was set back is where the group is, in the report",
         f"{ON}.audit_report",
         f"{UNIT}/test_audit_report.py::test_a_position_that_was_set_is_where_the_group_is_though_its_claim_ended_with_it",
-        ("_lag", "sorted(each, key=lambda s: s[0])", "sorted(each)"),
+        ("_lag", "sorted(each, key=lambda s: s[:2])", "sorted(each)"),
     ),
     noticed(
         "a restart is no takeover in the report",
@@ -490,7 +490,7 @@ SPARK: tuple[Noticed, ...] = (
         "a snapshot that ends where the log of silver begins covers what is gone",
         f"{LAKE}.silver",
         f"{UNIT}/lake/test_silver.py::test_a_log_without_its_beginning_is_entered_at_a_snapshot",
-        ("_CoordinatorFold._begin", "s.next_offset >= offset]", "s.next_offset > offset]"),
+        ("_CoordinatorFold._begin", "if n >= offset)", "if n > offset)"),
     ),
     noticed(
         "a hole that silver has found is final",
@@ -552,7 +552,7 @@ SPARK: tuple[Noticed, ...] = (
         "a day is not written anew without what it was made of",
         f"{LAKE}.deliveries",
         f"{DAYS}::test_a_day_whose_rows_or_records_are_gone_is_not_written_anew",
-        ("check_days", "wanted - late <= day <= wanted", "day == wanted"),
+        ("_gone", "wanted - late <= day <= wanted", "day == wanted"),
     ),
     noticed(
         "the gap of a day's outbox is not known where its rows are not",
@@ -622,7 +622,7 @@ SPARK: tuple[Noticed, ...] = (
         "a position that was set back is where the group is",
         f"{LAKE}.gold",
         f"{DAYS}::test_lag_is_from_where_a_position_was_set_though_a_claim_ended_with_it",
-        ("", "struct(at, epoch, client_id IS NULL)", "struct(at, epoch, client_id IS NOT NULL)"),
+        ("", "client_id IS NULL AS nobody", "client_id IS NOT NULL AS nobody"),
     ),
     noticed(
         "lag of a partition that is shared by ranges is that of the furthest",
@@ -630,8 +630,8 @@ SPARK: tuple[Noticed, ...] = (
         f"{DAYS}::test_lag_of_a_partition_that_is_shared_by_ranges_is_that_of_the_furthest",
         (
             "",
-            "IF(divided = '@', max(position), max_by",
-            "IF(divided = '', max(position), max_by",
+            "IF(divided = '@', max(struct(was_at, position))",
+            "IF(divided = '', max(struct(was_at, position))",
         ),
     ),
     noticed(
@@ -765,13 +765,13 @@ SPARK: tuple[Noticed, ...] = (
         "a day of which the rows are left, and no records, is not written anew",
         f"{LAKE}.deliveries",
         f"{DAYS}::test_a_day_whose_rows_or_records_are_gone_is_not_written_anew",
-        ("check_days", ' | (had_records - known("bronze.published"))', ""),
+        ("_gone", ' | (had_records - known("bronze.published"))', ""),
     ),
     noticed(
         "a day whose lag alone is known is not written anew without records",
         f"{LAKE}.deliveries",
         f"{DAYS}::test_a_day_whose_records_were_of_no_outbox_and_are_gone_keeps_its_lag",
-        ("check_days", 'known("gold.lag").intersection(days)', "set()"),
+        ("_gone", 'known("gold.lag").intersection(days)', "set()"),
     ),
     noticed(
         "a record whose row may be on its way is pending",

@@ -116,7 +116,7 @@ def test_what_is_asked_for_is_brought(
     assert builder.told.get("spark.jars") == jars
     delta = "spark.sql.extensions" in builder.told
     assert delta == bool(kinds.get("delta"))
-    assert any("replaceWhere" in name for name in builder.later) == delta
+    assert any("snapshotPartitions" in name for name in builder.later) == delta
     assert ("spark.delta.logStore.s3a.impl" in builder.told) == bool(kinds.get("s3"))
 
 
