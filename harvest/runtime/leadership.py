@@ -23,6 +23,7 @@ from marshal_py.client.structured_logs import Fields
 
 __all__ = ["Input", "Leader", "Leadership", "Scheduler", "Tools"]
 
+_LONGEST_S: Final = threading.TIMEOUT_MAX
 _LOG: Final = logging.getLogger("harvest")
 _CANCEL_AFTER_S: Final = 0.05
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -250,7 +251,7 @@ class Leadership:
         while True:
             left_s = None
             if until_s is not None:
-                left_s = min(max(0.0, until_s - time.monotonic()), threading.TIMEOUT_MAX)
+                left_s = min(max(0.0, until_s - time.monotonic()), _LONGEST_S)
             if self._input is None:
                 return self._events.get(timeout=left_s)
             try:

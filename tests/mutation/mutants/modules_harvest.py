@@ -2367,7 +2367,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "nobody waits for longer than anybody can",
         f"{RUN}.leadership",
         "unit/harvest/runtime/test_relay_leader.py::test_a_row_that_is_not_to_be_sent_for_thousands_of_years_ends_nothing",
-        ("Leadership._await_event", "threading.TIMEOUT_MAX", 'float("inf")'),
+        ("Leadership._await_event", "_LONGEST_S)", 'float("inf"))'),
     ),
     noticed(
         "what is archived and dropped meanwhile is published again as well",
