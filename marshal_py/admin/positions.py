@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 
 from marshal_py.admin.topic_offsets import NO_SUCH_TOPIC
 from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.kafka_clients import no_answer
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import BrokerUnavailable, GroupInUse, InvalidArgument, TopicMissing
 
@@ -164,7 +165,7 @@ def partitions_of(admin: AdminClient, config: KafkaConfig, topic: str, timeout_s
     try:
         found = admin.list_topics(topic, timeout=timeout_s).topics[topic]
     except KafkaException as error:
-        raise _unavailable(error) from None
+        raise no_answer(error) from None
     if found.error is not None and found.error.code() in REFUSED:
         raise denied(config, topic, "Describe")
     if found.error is not None and found.error.code() not in NO_SUCH_TOPIC:
@@ -187,7 +188,7 @@ def extents(admin: AdminClient, keys: Iterable[Key], timeout_s: float) -> dict[K
         ]
         first, end = (_list(admin, there, which, timeout_s) for which in (EARLIEST, LATEST))
     except KafkaException as error:
-        raise _unavailable(error) from None
+        raise no_answer(error) from None
     return {key: Extent(first[key], end[key]) for key in there}
 
 
@@ -205,7 +206,7 @@ def offsets_at(
             for key, offset in _list(admin, keys, moment, timeout_s).items():
                 found[key] = None if offset < 0 else offset
     except KafkaException as error:
-        raise _unavailable(error) from None
+        raise no_answer(error) from None
     return found
 
 
@@ -245,7 +246,7 @@ def committed_offsets(
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return {}
-        raise _unavailable(error) from None
+        raise no_answer(error) from None
     return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
 
 
@@ -306,7 +307,3 @@ def _answers(futures: Mapping[str, Any], timeout_s: float) -> list[Any]:
         raise KafkaException(
             KafkaError(KafkaError._TIMED_OUT, "the group's coordinator does not answer")
         ) from None
-
-
-def _unavailable(error: KafkaException) -> BrokerUnavailable:
-    return BrokerUnavailable(f"no answer from the brokers: {error.args[0].str()}")

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 
 from marshal_py.admin.positions import committed_offsets, write_committed_offsets
 from marshal_py.client.claim import core_of
+from marshal_py.client.kafka_clients import no_answer
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config, new_instance_id
@@ -145,7 +146,7 @@ def _write_pause(
     try:
         found = admin_client(kafka).list_topics(timeout=TIMEOUT_S).topics.get(topic)
     except KafkaException as error:
-        raise BrokerUnavailable(f"no answer from the brokers: {error.args[0].str()}") from None
+        raise no_answer(error) from None
     if found is None or not found.partitions:
         raise TopicMissing(f"coordination topic {topic!r} does not exist")
     record = TextRecord(

@@ -20,6 +20,7 @@ from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.options import JsonFlag
 from marshal_py.cli.output import console, note, print_json, show, table
+from marshal_py.client.kafka_clients import no_answer
 from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.settings import new_instance_id
 from marshal_py.client.topics import admin_client
@@ -328,7 +329,7 @@ def _topics_to_move(
     try:
         metadata = admin_client(connection.kafka).list_topics(timeout=connection.timeout_s).topics
     except KafkaException as error:
-        raise BrokerUnavailable(f"no answer from the brokers: {error.args[0].str()}") from None
+        raise no_answer(error) from None
 
     def count_of(topic: str) -> int:
         return len(metadata[topic].partitions) if topic in metadata else 0

@@ -35,6 +35,7 @@ __all__ = [
     "failure_of",
     "give_up",
     "is_mock",
+    "no_answer",
     "patience",
     "problem_of",
     "rdkafka_logger",
@@ -148,6 +149,11 @@ class ConnectionErrors:
         return BrokerUnavailable(
             f"no answer from the brokers: {self.last or self._unreachable or error.str()}"
         )
+
+
+def no_answer(error: KafkaException) -> BrokerUnavailable:
+    """Return what to raise where the brokers did not answer one question."""
+    return BrokerUnavailable(f"no answer from the brokers: {error.args[0].str()}")
 
 
 def is_mock(cluster: Any) -> bool:

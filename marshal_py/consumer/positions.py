@@ -24,6 +24,7 @@ from confluent_kafka import (
 from confluent_kafka import admin as kafka_admin
 
 from marshal_py.client.admin_on_demand import AdminOnDemand
+from marshal_py.client.kafka_clients import no_answer
 from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.delivery import Delivery
@@ -31,7 +32,7 @@ from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.consumer.leader_epochs import truncated_at
 from marshal_py.consumer.options import OnMissing, StartAt
 from marshal_py.consumer.topics import Topics, describe
-from marshal_py.errors import BrokerUnavailable, MessagesMissing
+from marshal_py.errors import MessagesMissing
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.slots import slots_cell
@@ -402,7 +403,7 @@ class Positions:
         try:
             return self._offsets(sources, -1, timeout_s)
         except KafkaException as error:
-            raise BrokerUnavailable(f"no answer from the brokers: {error.args[0].str()}") from None
+            raise no_answer(error) from None
 
     def _look_up(self, part: HeldPartition, which: int) -> int:
         """Return the first (−2) or next (−1) offset, or that of a time in milliseconds."""
