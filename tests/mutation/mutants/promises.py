@@ -203,7 +203,7 @@ PROMISES: tuple[Mutant, ...] = (
     _p(
         "a missing right is named with its command",
         "marshal_py.client.acl",
-        ("denied", 'command += ["--operation", operation]', "pass"),
+        ("denied_on", 'command += ["--operation", operation]', "pass"),
     ),
     _p(
         "settings show no password",
