@@ -125,7 +125,8 @@ class _Log:
     def write(self, records: Iterable[tuple[int, Message]]) -> list[Any]:
         """Append records to their coordination partitions; return the events that they led to.
 
-        Raises `BrokerUnavailable` when one is not seen in time: it may yet turn up.
+        Raises `BrokerUnavailable` when one is not seen in time: it may yet turn up; and when the
+        log is made anew meanwhile.
         """
         waiting: list[int] = []
         for p, record in records:
@@ -135,12 +136,11 @@ class _Log:
         deadline = time.monotonic() + max(30.0, self._connection.timeout_s)
         while len(answers) < len(waiting):
             self._writer.serve()
-            for batch in self.reader.fold(self.reader.poll(0.1)):
-                for event in batch.events:
-                    if not isinstance(event, ev.Ignored | ev.MemberLeft) and (
-                        event.instance_id == self._who[1]
-                    ):
-                        answers.setdefault(event.seq, event)
+            for event in self._heard():
+                if not isinstance(event, ev.Ignored | ev.MemberLeft) and (
+                    event.instance_id == self._who[1]
+                ):
+                    answers.setdefault(event.seq, event)
             if self._writer.refusal is not None:
                 raise self._writer.refusal
             failed = self._writer.take_failures()
@@ -152,6 +152,16 @@ class _Log:
                     + ": run it again, it goes on from where it is"
                 )
         return [answers[seq] for seq in waiting]
+
+    def _heard(self) -> list[ev.Event]:
+        try:
+            batches = self.reader.fold(self.reader.poll(0.1))
+            return [event for batch in batches for event in batch.events]
+        except Truncated as error:
+            raise BrokerUnavailable(
+                f"{error}: topic {self._connection.topic!r} lost records meanwhile; look, and run "
+                "it again"
+            ) from None
 
     def close(self) -> None:
         self._writer.flush(5.0)

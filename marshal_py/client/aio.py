@@ -143,18 +143,24 @@ class AsyncLeadership:
 
 
 class AsyncLeaderWatch:
-    """Iterates over the changes of who leads a name: ``async for old, new in watch``."""
+    """Iterates over the changes of who leads a name: ``async for old, new in watch``.
+
+    It ends when the watch or the client is closed, and when the client reads the log no more.
+    """
 
     def __init__(self, marshal: Marshal, name: str) -> None:
         loop = asyncio.get_running_loop()
-        changes: asyncio.Queue[tuple[Leader | None, Leader | None]] = asyncio.Queue()
+        changes: asyncio.Queue[tuple[Leader | None, Leader | None] | None] = asyncio.Queue()
 
-        def on_change(old: Leader | None, new: Leader | None) -> None:
+        def say(change: tuple[Leader | None, Leader | None] | None) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is gone
-                loop.call_soon_threadsafe(changes.put_nowait, (old, new))
+                loop.call_soon_threadsafe(changes.put_nowait, change)
 
         self._changes = changes
-        self._watch = LeaderWatch(driver_of(marshal), name, on_change)
+        self._driver = driver_of(marshal)
+        self._watch = LeaderWatch(self._driver, name, lambda old, new: say((old, new)))
+        self._end = partial(say, None)
+        self._driver.on_ended.append(self._end)
 
     @property
     def current(self) -> Leader | None:
@@ -164,6 +170,9 @@ class AsyncLeaderWatch:
     def close(self) -> None:
         """Stop watching."""
         self._watch.close()
+        with contextlib.suppress(ValueError):
+            self._driver.on_ended.remove(self._end)
+        self._end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,7 +184,11 @@ class AsyncLeaderWatch:
         return self
 
     async def __anext__(self) -> tuple[Leader | None, Leader | None]:
-        return await self._changes.get()
+        change = await self._changes.get()
+        if change is None:
+            self._end()  # for whoever asks again
+            raise StopAsyncIteration
+        return change
 
 
 class AsyncMarshal:

@@ -122,6 +122,8 @@ class Driver:
         self.on_notice: Callable[[Notice], None] = lambda _: None
         """Called under the lock for what the claimant tells of a claim."""
         self.on_stopped: Callable[[], None] = lambda: None
+        self.on_ended: list[Callable[[], None]] = []
+        """Called in the thread when nothing more will be heard of the log."""
         """Called at the end of `close`: nothing more will be told of any claim."""
         self.watchers: list[Listener] = []
         """Called in the driver's thread and under the lock: be quick."""
@@ -134,7 +136,7 @@ class Driver:
         self._close_on_sigterm = close_on_sigterm
         self._restore_sigterm: Callable[[], None] | None = None
         self._settled = threading.Condition(self.lock)
-        self._has_ended = False
+        self.has_ended = False
         """Whether the thread hears nothing more."""
         self._stop = threading.Event()
         self._closing = threading.Event()
@@ -256,7 +258,7 @@ class Driver:
         deadline = time.monotonic() + timeout_s
         with self._settled:
             settled = not release or self._settled.wait_for(
-                lambda: self.claimant.settled or self._has_ended, timeout_s
+                lambda: self.claimant.settled or self.has_ended, timeout_s
             )
             self.running = False
         if not settled:
@@ -378,8 +380,10 @@ class Driver:
                 self._fail(failure)
         finally:
             with self._settled:
-                self._has_ended = True
+                self.has_ended = True
                 self._settled.notify_all()
+            for hear in list(self.on_ended):
+                hear()
 
     def _turn(self) -> None:
         deadline_ns = self.claimant.next_deadline_ns()

@@ -167,6 +167,8 @@ class LeaderWatch:
             self._driver = driver
             self._stop = driver.listen(self._listen, self._start_over)
             self._current = _leader(driver.world.cell(self._group_id, self._topic, 0))
+            self._closed = False
+            driver.on_ended.append(self._wake)
 
     @property
     def current(self) -> Leader | None:
@@ -174,17 +176,36 @@ class LeaderWatch:
         return self._current
 
     def wait(self, epoch_above: int = -1, timeout_s: float | None = None) -> Leader | None:
-        """Wait for a leader whose epoch is above `epoch_above`; None after `timeout_s`."""
+        """Wait for a leader whose epoch is above `epoch_above`.
+
+        Returns None after `timeout_s`, or when the watch is closed. Raises `Closed` when the client
+        is, and what else made it stop reading the log.
+        """
+
+        def found() -> Leader | None:
+            current = self._current
+            return current if current is not None and current.epoch > epoch_above else None
+
         with self._changed:
             self._changed.wait_for(
-                lambda: self._current is not None and self._current.epoch > epoch_above, timeout_s
+                lambda: found() is not None or self._closed or self._driver.has_ended, timeout_s
             )
-            current = self._current
-        return current if current is not None and current.epoch > epoch_above else None
+            leader, closed = found(), self._closed
+        if leader is None and not closed and self._driver.has_ended:
+            self._driver.check_open()
+        return leader
 
     def close(self) -> None:
         """Stop watching."""
         self._stop()
+        self._closed = True
+        with contextlib.suppress(ValueError):
+            self._driver.on_ended.remove(self._wake)
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _listen(self, _: int, events: list[ev.Event]) -> None:
         for event in events:

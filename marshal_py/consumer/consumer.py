@@ -273,6 +273,8 @@ class Consumer(OfOneProcess, Generic[V]):
         )
         self._runner: Runner | None = None
         self._stop_asked: tuple[float | None] | None = None
+        self.unfinished: Batch | None = None
+        """What the last run of `Transactions` was left with: it comes first in the next."""
 
     @property
     def closing(self) -> bool:

@@ -176,7 +176,12 @@ class Topics:
                 self._hurry.clear()
                 self._stopped.wait(HURRY_S)  # Kafka may not know yet, either
             if not self._stopped.is_set():
-                self._look()
+                try:
+                    self._look()
+                except Exception:  # whoever looks no more knows of no topic that is made anew
+                    self._log.exception(
+                        "%s: a look at the topics failed; it looks again", self._marshal.client_id
+                    )
 
     def _look(self) -> None:
         name = self._marshal.client_id

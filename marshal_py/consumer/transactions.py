@@ -132,8 +132,6 @@ class Transactions:
             "transaction.timeout.ms": transaction_timeout_ms,
         }
         self._producers: dict[tuple[str, int], _ClaimProducer] = {}
-        self._failed: Batch | None = None
-        """What `run` was left with."""
         # A member of nothing: what it says of the group is that there is no generation to check.
         # What it is told to be committed is that of transactions that have ended.
         self._reader_config = {
@@ -166,21 +164,23 @@ class Transactions:
         It produces its results with `producer`, and leaves the transaction alone. A batch may be
         shorter than what was fetched: what was done already is left out. If `transform` raises, the
         transaction is aborted, and the error goes on to the caller; the batch is not done, and
-        comes first when `run` is called again. Ends when nothing came for `idle_timeout_s`, too.
-        Raises what iterating the consumer raises; `AccessDenied` for a right that is missing, and
-        `ConfigurationError` for a `transaction_timeout_ms` that the brokers do not allow.
+        comes first when `run` is called again, by other `Transactions` of the same consumer, too.
+        Ends when nothing came for `idle_timeout_s`, too. Raises what iterating the consumer raises;
+        `AccessDenied` for a right that is missing, and `ConfigurationError` for a
+        `transaction_timeout_ms` that the brokers do not allow.
         """
-        if self._failed is not None:  # what is committed behind it would say that it was done
-            self._work_on(self._failed, transform)
+        failed = self._consumer.unfinished
+        if failed is not None:  # what is committed behind it would say that it was done
+            self._work_on(failed, transform)
         for batch in self._consumer.batches(idle_timeout_s=idle_timeout_s):
             self._work_on(batch, transform)
 
     def _work_on(self, batch: Batch, transform: Transform) -> None:
-        self._failed = batch
+        self._consumer.unfinished = batch
         if self._work_off(batch, transform):
             for message in batch:
                 self._consumer.ack(message)
-        self._failed = None
+        self._consumer.unfinished = None
 
     def _work_off(self, batch: Batch, transform: Transform) -> bool:
         """Return whether the batch is committed; False when the claim was lost instead."""

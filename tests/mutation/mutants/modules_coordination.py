@@ -2327,7 +2327,31 @@ COORDINATION: tuple[Noticed, ...] = (
         "what a program failed with comes first when it runs again",
         f"{CONSUMER}.transactions",
         f"{OF_CONSUMER}/test_transactions.py::test_what_the_program_failed_with_comes_first_when_it_runs_again",
-        ("Transactions._work_on", "self._failed = batch", "pass"),
+        ("Transactions._work_on", "self._consumer.unfinished = batch", "pass"),
+    ),
+    noticed(
+        "who waits for a leader hears that the watch is closed",
+        f"{CLIENT}.leader_election",
+        f"{OF_CLIENT}/test_leader_election.py::test_who_waits_for_a_leader_hears_that_the_client_or_the_watch_is_closed",
+        ("LeaderWatch.close", "self._wake()", "pass"),
+    ),
+    noticed(
+        "who watches leaders hears that the client is closed",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_aio.py::test_changes_of_leaders_end_with_the_client_and_with_the_watch",
+        ("Driver._run", "for hear in list(self.on_ended):", "for hear in ():"),
+    ),
+    noticed(
+        "a look at the topics that fails is not the last",
+        f"{CONSUMER}.topics",
+        f"{OF_CONSUMER}/test_topics.py::test_a_look_that_fails_for_no_known_reason_is_not_the_last",
+        ("Topics._run", "except Exception:", "except KafkaException:"),
+    ),
+    noticed(
+        "a log that is made anew while records are waited for is told",
+        "marshal_py.admin.log_recovery",
+        "unit/marshal_py/admin/test_log_recovery.py::test_a_log_that_is_made_anew_while_records_are_waited_for_is_told",
+        ("_Log._heard", "except Truncated as error:", "except KafkaException as error:"),
     ),
     noticed(
         "who is closed in an outage does not wait for its end",

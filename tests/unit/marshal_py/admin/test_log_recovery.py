@@ -174,6 +174,18 @@ def test_nobody_waits_for_ever_for_a_record_of_which_nothing_is_heard(
         log.write([(0, pause(0)), (0, pause(1))])
 
 
+def test_a_log_that_is_made_anew_while_records_are_waited_for_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(wait_s: float) -> Any:
+        raise Truncated("topic 'log' was made anew")
+
+    parts = Writing()
+    monkeypatch.setattr(parts, "poll", gone)
+    with pytest.raises(BrokerUnavailable, match=r"made anew: topic 'log' lost .* run it again"):
+        log_of(parts).write([(0, pause(0))])
+
+
 @pytest.mark.parametrize("times", [0, 10, 11])
 def test_a_log_that_is_made_anew_meanwhile_is_read_again_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, times: int

@@ -162,3 +162,26 @@ def test_changes_of_leaders_come_one_by_one(mock_kafka: TestBroker) -> None:
             assert (old is None, new) == (False, None)
 
     run(main())
+
+
+@pytest.mark.parametrize("way", ["client", "watch"])
+def test_changes_of_leaders_end_with_the_client_and_with_the_watch(
+    mock_kafka: TestBroker, way: str
+) -> None:
+    async def main() -> None:
+        async with client(mock_kafka) as marshal:
+            watch = marshal.watch_leader("x")
+
+            async def changes() -> list[Any]:
+                return [change async for change in watch]
+
+            listening = asyncio.create_task(changes())
+            await asyncio.sleep(0)  # it has begun
+            if way == "client":
+                await marshal.close()
+            else:
+                watch.close()
+            assert await asyncio.wait_for(listening, 10) == []
+            assert [change async for change in watch] == [], "nor does it begin again"
+
+    run(main())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from marshal_py.client.leader_election import Leader, Leadership, LeaderWatch, leader_topic
-from marshal_py.errors import ClaimTimeout, InvalidArgument
+from marshal_py.errors import ClaimTimeout, Closed, InvalidArgument
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import MAX_TOPIC_LENGTH
 
@@ -27,6 +27,8 @@ class Driver:
         self.world = SimpleNamespace(cell=lambda *_: self.cell)
         self.hooks = SimpleNamespace(call=lambda function: function())
         self.stopped = 0
+        self.on_ended: list[Callable[[], None]] = []
+        self.has_ended = False
 
     def listen(self, listen: Callable[..., None], start_over: Callable[..., None]) -> Any:
         self.tell, self.start_over = listen, start_over
@@ -34,6 +36,14 @@ class Driver:
 
     def _stop(self) -> None:
         self.stopped += 1
+
+    def check_open(self) -> None:
+        raise Closed("the client has been closed")
+
+    def end(self) -> None:
+        self.has_ended = True
+        for hear in list(self.on_ended):
+            hear()
 
 
 def claimed(client: str, epoch: int, *, name: str = "x", group: str = "g") -> ev.Event:
@@ -83,6 +93,28 @@ def test_a_watch_whose_callback_raises_knows_what_came_with_it(
     assert said == [Leader("a", "i", 1), None, Leader("b", "i", 2)]
     assert watching.current == Leader("b", "i", 2)
     assert "me: on_change of the leader of 'x' raised" in caplog.text
+
+
+def test_who_waits_for_a_leader_hears_that_the_client_or_the_watch_is_closed() -> None:
+    for way in ("client", "watch"):
+        driver, said = Driver(), list[Any]()
+        watching = LeaderWatch(driver, "x")  # type: ignore[arg-type]
+
+        def wait(watching: LeaderWatch = watching, said: list[Any] = said) -> None:
+            try:
+                said.append(watching.wait())
+            except Closed as error:
+                said.append(str(error))
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        (driver.end if way == "client" else watching.close)()
+        waiting.join(10)
+        assert said == ["the client has been closed" if way == "client" else None]
+        driver.tell(0, [claimed("a", 1)])
+        assert watching.wait() == Leader("a", "i", 1), "what it knows it tells"
+        watching.close()
+        assert driver.on_ended == []
 
 
 def test_what_a_watch_has_read_at_its_start_is_no_change() -> None:

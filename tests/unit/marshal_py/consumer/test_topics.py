@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +62,22 @@ def test_a_topic_is_gone_when_looks_in_a_row_have_not_found_it() -> None:
         topics._look()
     assert topics.counts == {}
     assert changes.count(True) == 2
+
+
+def test_a_look_that_fails_for_no_known_reason_is_not_the_last(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kafka, changes = Kafka(), list[bool]()
+    topics = looking(kafka, changes)
+    stopped = threading.Event()
+    answers: Iterator[Callable[[], None]] = iter([lambda: 1 // 0, stopped.set])  # type: ignore[list-item]
+    kafka.list_topics = lambda timeout: next(answers)() or Kafka.list_topics(kafka, timeout)  # type: ignore[method-assign]
+    topics._interval_s = 0
+    topics.start(stopped, changes.append)
+    topics._thread.join(10)
+    assert stopped.is_set()
+    assert changes == [False]
+    assert "me: a look at the topics failed; it looks again" in caplog.text
 
 
 class Described:

@@ -63,6 +63,7 @@ class World:
             sharing="partitions",
             mirror_offsets=False,
             closing=False,
+            unfinished=None,
             marshal=SimpleNamespace(group_id="g", settings=settings),
             batches=lambda idle_timeout_s: made,
             ack=lambda message: self.acked.append(message.offset()),
@@ -288,18 +289,20 @@ def test_who_is_closed_in_an_outage_does_not_wait_for_its_end(
     assert world.steps.count("commit") == 2
 
 
+@pytest.mark.parametrize("anew", [False, True])
 def test_what_the_program_failed_with_comes_first_when_it_runs_again(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, anew: bool
 ) -> None:
     """What is committed with the next batch would say that it was done."""
-    world = World(monkeypatch, 5, 5)
+    world = World(monkeypatch, 5, 5, 9)
     world.fails = {"transform": [ValueError("no")]}
     with pytest.raises(ValueError, match="no"):
         world.work_off([5, 6])
     behind = [SimpleNamespace(offset=lambda at=at: at) for at in (7, 8)]
     world.consumer.batches = lambda idle_timeout_s: [Batch(behind, world.claim)]
     for _ in range(2):
-        world.transactions.run(world._transform)
+        transactions = Transactions(world.consumer) if anew else world.transactions
+        transactions.run(world._transform)
     assert world.transformed == [5, 6, 7, 8]
     assert world.acked == [5, 6, 7, 8, 7, 8]
 
