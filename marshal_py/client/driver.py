@@ -209,6 +209,7 @@ class Driver:
             snapshot_topic=settings.snapshot_topic,
             wire=text_wire(settings.interval_ms // 1000) if is_text else MSGPACK,
             look_every_s=min(LOOK_EVERY_S, max(MIN_LOOK_S, settings.interval_ms / 1000)),
+            doubt_after_s=2 * settings.interval_ms / 1000,
             groups=None if is_text else {settings.group_id},
             gather_ms=settings.gather_ms,
             admin=self.admin,

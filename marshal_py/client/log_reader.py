@@ -26,7 +26,7 @@ from marshal_py.client.log_metadata import LogMetadata, asking
 from marshal_py.client.pulse import Pulse
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.client.snapshots import Boundary, SnapshotDesk, newest_snapshots
-from marshal_py.client.topic_watch import LOOK_EVERY_S, TopicFacts, TopicWatch
+from marshal_py.client.topic_watch import ANSWER_S, LOOK_EVERY_S, TopicFacts, TopicWatch
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -55,6 +55,7 @@ WAIT_MS: Final = 1_000
 """A fetch to which there is no answer waits for so long; a record that arrives ends the wait."""
 
 MOCK_WAIT_MS: Final = 10
+_SOON_S: Final = 0.005
 """In librdkafka's mock cluster it does not."""
 
 _LOOK_AGAIN: Final = {
@@ -109,6 +110,8 @@ class LogReader:
     - `groups`: read the coordination partitions of these groups and no others; None: all. States
       of partitions that are not read stay empty, and never count as caught up.
     - `look_every_s`: how often `poll` has the topic looked at: whether it is still the same one.
+    - `doubt_after_s`: what comes after a silence that was longer is kept back until the brokers,
+      asked then, say that it is still the same topic (§7.4). None: it is not.
     - `gather_ms`: how long a broker may gather records before it answers; 0: it answers at once.
     - `needs`: the rights that `AccessDenied` names where the brokers hide a topic.
     - `admin`: asks for the topic's id; closed with the reader. By default one of its own.
@@ -132,6 +135,7 @@ class LogReader:
         wire: Wire = MSGPACK,
         groups: Collection[str] | None = None,
         look_every_s: float = LOOK_EVERY_S,
+        doubt_after_s: float | None = None,
         needs: tuple[str, ...] = ("Read", "Write"),
         gather_ms: int = 0,
         admin: AdminOnDemand | None = None,
@@ -169,6 +173,12 @@ class LogReader:
         self._config = config
         self._groups = groups
         self._watch = TopicWatch(admin or AdminOnDemand(config), topic, look_every_s)
+        self._doubt_after_s = doubt_after_s
+        self._heard_ns = clock()
+        """When the last record came."""
+        self._kept: list[Any] = []
+        """What came after a silence, until it is known of which topic it is."""
+        self._kept_since_s = 0.0
         self._facts: TopicFacts | None = None
         """What the topic was when it was opened, as far as the brokers tell."""
         self._past_ids: set[str | None] = set()
@@ -281,6 +291,7 @@ class LogReader:
         self._last_value = [None] * count
         self._desk.reset(count)
         self._anchors.clear()
+        self._kept = []
         self.caught_up = False
         self.replayed = 0
 
@@ -399,7 +410,7 @@ class LogReader:
                 self._replay_batch(messages)
                 yield messages, []
             behind = {p for p in behind if self._is_behind(p)}
-        now_ns = self._clock()
+        self._heard_ns = now_ns = self._clock()
         for p in self.partitions:
             observer = self.observers[p]
             observer.caught_up_at_offset = self._at(p)
@@ -598,7 +609,32 @@ class LogReader:
         Raises `Truncated` when the topic is not the one any more that was opened.
         """
         self._look()
-        return self._poll(timeout_s)
+        if self._doubt_after_s is None:
+            return self._poll(timeout_s)
+        return self._known(self._poll(min(timeout_s, _SOON_S) if self._kept else timeout_s))
+
+    def _known(self, messages: list[Any]) -> list[Any]:
+        """Return what is surely of the topic that was opened, or has been kept back for too long.
+
+        Heartbeats that a client sends as it comes back may arrive in another topic, that has grown
+        as far as the old one: read as what comes next, they would renew leases of the old one.
+        """
+        now_s = time.monotonic()
+        if any(message.error() is None for message in messages):
+            assert self._doubt_after_s is not None  # noqa: S101
+            now_ns = self._clock()
+            was_silent = now_ns > self._heard_ns + self._doubt_after_s * 1e9
+            self._heard_ns = now_ns
+            if was_silent and not self._kept and self._facts and self._facts.topic_id:
+                self._kept, self._kept_since_s = messages, now_s
+                self._watch.soon()
+                return []
+        if not self._kept:
+            return messages
+        kept = [*self._kept, *messages]
+        is_known = self._watch.as_of_s >= self._kept_since_s
+        self._kept = [] if is_known or now_s > self._kept_since_s + ANSWER_S else kept
+        return [] if self._kept else kept
 
     def _repeated(self, p: int, offset: int) -> Truncated:
         return Truncated(

@@ -54,7 +54,9 @@ class TopicWatch:
         self._asked: Any = None
         """The client that was asked last."""
         self._answer: Future[Any] | None = None
-        self._due_s = time.monotonic()
+        self._asked_s = self._due_s = time.monotonic()
+        self.as_of_s = float("-inf")
+        """When it was asked (monotonic) what the last answer tells of the topic."""
         self._missing = False
         self._given_up = False
 
@@ -68,7 +70,8 @@ class TopicWatch:
         if self._answer is not None or self._given_up:
             return
         self._asked = self._admin.open()
-        self._due_s = time.monotonic() + self._every_s
+        self._asked_s = time.monotonic()
+        self._due_s = self._asked_s + self._every_s
         try:
             topics = TopicCollection([self._topic])
             self._answer = self._asked.describe_topics(topics, request_timeout=ANSWER_S)[
@@ -116,6 +119,7 @@ class TopicWatch:
         self._missing = False
         if found is None:
             return None
+        self.as_of_s = self._asked_s
         topic_id = str(found.topic_id)
         return TopicFacts(None if topic_id == _NO_ID else topic_id, len(found.partitions))
 

@@ -251,6 +251,9 @@ def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
     say(f"drained: {drained}, after {time.monotonic() - began_s:.1f} s")
     if not drained:
         result.anomalies.append(f"not all work was done {DRAIN_BOUND_S:.0f} s after the faults")
+        for name in stage.names:
+            if name.startswith("harvester"):
+                stage.tell_threads(name)
     stage.record.write("threads", now_ns(), stage.threads())
     _kill_in_peace(stage)
     rest = [name for name in stage.names if name not in config.writer_names]

@@ -261,7 +261,7 @@ class Stage:
             self._processes[name].signal(signal.SIGTERM)
         for name in names:
             if not self._processes[name].wait(timeout_s):
-                self._tell_threads(name)
+                self.tell_threads(name)
                 self._processes[name].wait(10)
                 bad.append(f"{name} did not end\n{self.said(name, lines=200)}")
             elif self._processes[name].poll() != 0:
@@ -269,7 +269,7 @@ class Stage:
                 bad.append(f"{name} ended with {code}\n{self.said(name)}")
         return bad
 
-    def _tell_threads(self, name: str) -> None:
+    def tell_threads(self, name: str) -> None:
         """Have it written into a process's log where its threads are; it ends."""
         process = self._processes[name]
         if shutil.which("gdb"):  # those of librdkafka, too

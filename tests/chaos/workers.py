@@ -17,7 +17,7 @@ import uuid
 import zlib
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from harvest import OutboxRecord, Stasher
 from harvest.databases.mysql.table import connect_arguments
@@ -363,9 +363,12 @@ class MessageWriter:
     def __init__(self, config: ChaosConfig) -> None:
         self._config = config
         self._recorder = Recorder(config.history("writer"))
-        self._producer = Producer(
+        self._producer = self._connect()
+
+    def _connect(self) -> Producer:
+        return Producer(
             {
-                "bootstrap.servers": config.bootstrap[config.network("writer")],
+                "bootstrap.servers": self._config.bootstrap[self._config.network("writer")],
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 5,
@@ -379,7 +382,7 @@ class MessageWriter:
         while not _stop.wait(2 / self._config.messages_per_s):
             for topic in MESSAGES:
                 number += 1
-                with contextlib.suppress(BufferError):
+                try:
                     self._producer.produce(
                         topic,
                         f"{run}-{number}".encode(),
@@ -387,6 +390,14 @@ class MessageWriter:
                         partition=number // len(MESSAGES) % self._config.partitions,
                         on_delivery=self._acknowledged,
                     )
+                except BufferError:
+                    pass
+                except KafkaException as error:
+                    # A broker that forgot what it had acknowledged (power loss, an unclean
+                    # election) knows another sequence: the producer is of no use any more.
+                    if not error.args[0].fatal():
+                        raise
+                    self._producer = self._connect()
             self._producer.poll(0)
         self._producer.flush(60)
 

@@ -2342,6 +2342,22 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Driver._run", "for hear in list(self.on_ended):", "for hear in ():"),
     ),
     noticed(
+        "what comes after a silence is not read before the topic is known",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_what_comes_after_a_silence_is_of_the_same_topic_or_is_not_read",
+        ("LogReader._known", "if was_silent and", "if False and"),
+    ),
+    noticed(
+        "who is asked of the topic is asked after the record came",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_what_comes_after_a_silence_is_of_the_same_topic_or_is_not_read",
+        (
+            "LogReader._known",
+            "self._watch.as_of_s >= self._kept_since_s",
+            "self._watch.as_of_s > 0",
+        ),
+    ),
+    noticed(
         "a look at the topics that fails is not the last",
         f"{CONSUMER}.topics",
         f"{OF_CONSUMER}/test_topics.py::test_a_look_that_fails_for_no_known_reason_is_not_the_last",

@@ -16,7 +16,7 @@ from marshal_py.client import log_reader, pulse, snapshots
 from marshal_py.client.kafka_clients import connect
 from marshal_py.client.log_metadata import LogMetadata
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
-from marshal_py.client.topic_watch import TopicFacts, TopicWatch
+from marshal_py.client.topic_watch import ANSWER_S, TopicFacts, TopicWatch
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -482,6 +482,47 @@ def test_a_topic_that_goes_grows_or_is_made_anew_is_noticed_while_it_is_read(
         looked(reader, monkeypatch, NEW)
     looked(reader, monkeypatch, TopicFacts("old", 3))
     assert "had 2 partitions and now has 3" in str(reader.partition_count_error)
+
+
+@pytest.mark.parametrize("told", ["the same", "another", "nothing"])
+def test_what_comes_after_a_silence_is_of_the_same_topic_or_is_not_read(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    """A heartbeat that arrives in a topic that was made anew would renew a lease of the old one."""
+    opened(brokers, reader)
+    now_s, coming, asked = 100.0, list[Any](), list[int]()
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    monkeypatch.setattr(reader, "_clock", lambda: int(now_s * 1e9))
+    monkeypatch.setattr(reader, "_poll", lambda _: [coming.pop(0)] if coming else [])
+    monkeypatch.setattr(TopicWatch, "look", lambda _: None)
+    monkeypatch.setattr(TopicWatch, "soon", lambda _: asked.append(1))
+    reader._doubt_after_s, reader._heard_ns = 2.0, int(99e9)
+    records = [Record(0), Record(1), Record(2), Record(3, error=KafkaError._PARTITION_EOF)]
+    coming += records[:1]
+    assert reader.poll(1) == records[:1], "it was heard of a second ago"
+    now_s = 102.5
+    coming += records[3:]
+    assert reader.poll(1) == records[3:], "that nothing is there is no record"
+    coming += records[1:3]
+    assert [reader.poll(1), reader.poll(1)] == [[], []]
+    assert asked == [1]
+    reader._watch.as_of_s = 102.4
+    assert reader.poll(1) == [], "that was asked before it came"
+    if told == "another":
+        looked = lambda _: NEW  # noqa: E731
+        monkeypatch.setattr(TopicWatch, "look", looked)
+        with pytest.raises(Truncated, match="made anew"):
+            reader.poll(1)
+        monkeypatch.setattr(TopicWatch, "look", lambda _: None)
+        brokers.answers = iter([(5, NEW)])
+        reader.open(10)
+        assert reader.poll(1) == [], "it is forgotten"
+        return
+    if told == "the same":
+        reader._watch.as_of_s = 102.6
+    else:
+        now_s = 102.5 + ANSWER_S + 0.1
+    assert reader.poll(1) == records[1:3]
 
 
 def test_a_broker_that_lags_and_tells_of_the_topic_before_is_not_believed(

@@ -98,6 +98,22 @@ def test_while_an_answer_is_awaited_callbacks_are_called(admin: Admin, clock: Cl
         assert watch.look() is None
 
 
+def test_what_is_told_is_known_of_the_moment_at_which_it_was_asked(
+    admin: Admin, clock: Clock
+) -> None:
+    watch = watch_of(admin)
+    watch.look()
+    clock.now_s += 1.0
+    admin.fail(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+    watch.look()
+    assert watch.as_of_s < 0, "it was told nothing"
+    watch.ask()
+    clock.now_s += 1.0
+    admin.tell()
+    watch.look()
+    assert watch.as_of_s == clock.now_s - 1.0
+
+
 def test_who_is_asked_to_look_soon_does_not_wait_for_its_period(admin: Admin, clock: Clock) -> None:
     watch = watch_of(admin)
     watch.look()
