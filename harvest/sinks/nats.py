@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import nats
+import nats.errors
 from nats.aio.client import Client
-from nats.errors import Error, MaxPayloadError
+from nats.errors import BadSubjectError, Error, MaxPayloadError
 from nats.js.errors import APIError, NoStreamResponseError
 
 from harvest.core.dispatcher import Outcome
@@ -30,6 +31,8 @@ __all__ = ["NatsEndpoint", "NatsSink"]
 
 _SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x20]+(?:\.[^\s.*>\x00-\x20]+)*")
 _HEADER: Final = re.compile(r"[!#-9;-~]+")  # printable, without a colon
+_BAD_HEADER: Final = getattr(nats.errors, "BadHeaderError", BadSubjectError)
+"""What newer versions of nats-py say of a header's name that they do not send."""
 _UNAVAILABLE: Final = 500
 _OURS: Final = ("nats-", "harvest-epoch")
 """How headers begin that are not a row's to give: they tell JetStream what to do."""
@@ -94,7 +97,10 @@ class NatsSink:
         try:
             future.result()
         except MaxPayloadError:
-            text = "the message is larger than max_payload of the server"
+            text = "the message, with its headers, is larger than max_payload of the server"
+            return Outcome(error=text, lasting=True)
+        except (BadSubjectError, _BAD_HEADER) as error:
+            text = f"nats-py does not send it: {type(error).__name__}: {error}"
             return Outcome(error=text, lasting=True)
         except NoStreamResponseError:
             text = f"no stream takes the subject {subject!r}: create one, or correct `subject`"
@@ -133,7 +139,11 @@ class NatsSink:
                 raise InvalidRecord(f"the header {name!r} cannot be one of NATS")
             if not text.lower().startswith(_OURS):
                 headers[text] = said.strip()
+        if "\r" in idempotency_key or "\n" in idempotency_key:  # with a space: another row's
+            raise InvalidRecord(f"the idempotency key {idempotency_key!r} has the end of a line")
         headers |= {"Nats-Msg-Id": idempotency_key, "Harvest-Epoch": str(epoch)}
+        if self._endpoint.stream is not None:
+            headers["Nats-Expected-Stream"] = self._endpoint.stream
         return headers
 
     @staticmethod
@@ -158,8 +168,10 @@ class NatsSink:
 
     async def _publish(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
         client = await self._connected()
+        if len(body) + _size(headers) > client.max_payload:
+            raise MaxPayloadError  # nats-py looks at the body alone; the server would hang up
         await client.jetstream(timeout=self._endpoint.timeout_ms / 1000).publish(
-            subject, body, stream=self._endpoint.stream, headers=headers
+            subject, body, headers=headers
         )
 
     async def _connected(self) -> Client:
@@ -180,6 +192,12 @@ class NatsSink:
     async def _disconnect(self) -> None:
         if self._client is not None:
             await self._client.close()
+
+
+def _size(headers: dict[str, str]) -> int:
+    """In bytes, as they are sent."""
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    return len("".join(["NATS/1.0\r\n", *lines, "\r\n"]).encode())
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

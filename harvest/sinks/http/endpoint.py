@@ -167,6 +167,8 @@ class HttpSink:
         endpoint = self._endpoint
         try:
             body = batch_body(rows, endpoint.batch or "records", endpoint.cloudevents)
+            for _, key in rows:
+                self._idempotency_value(key)
             first, _ = rows[0]
             bare, unique = first._replace(header_keys=(), header_values=()), batch_key(rows)
             content = b"application/json" if endpoint.cloudevents is None else BATCH
@@ -262,7 +264,7 @@ class HttpSink:
     ) -> list[tuple[bytes, bytes]]:
         headers = [
             (b"Host", self._origin.netloc),
-            (self._idempotency, idempotency_key.encode()),
+            (self._idempotency, self._idempotency_value(idempotency_key)),
             (b"Harvest-Epoch", b"%d" % epoch),
         ]
         for name, template in self._headers:
@@ -278,6 +280,10 @@ class HttpSink:
                 if key.lower() not in ours:
                     headers.append((key, _header_value(key, its or b"")))
         return headers
+
+    def _idempotency_value(self, key: str) -> bytes:
+        """It may be made of what a row says. Raises `InvalidRecord`."""
+        return _header_value(self._idempotency, key.encode())
 
     def _signatures(self, body: bytes, unique: bytes) -> Headers:
         if not self._secrets:

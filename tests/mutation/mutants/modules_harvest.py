@@ -2438,4 +2438,32 @@ HARVESTERS: tuple[Noticed, ...] = (
         "integration/harvest/maintenance/test_archive.py::test_rows_without_a_topic_and_of_a_day_go_into_the_archive",
         ("PostgresPartitions.rows", 'is_day = types["create_time"][0] == "date"', "is_day = False"),
     ),
+    noticed(
+        "an idempotency key begins no header of HTTP",
+        f"{HTTP}.endpoint",
+        "unit/harvest/sinks/test_http_exchange.py::test_an_idempotency_key_of_a_row_begins_no_other_header_or_request",
+        (
+            "HttpSink._idempotency_value",
+            "_header_value(self._idempotency, key.encode())",
+            "key.encode()",
+        ),
+    ),
+    noticed(
+        "headers count where JetStream bounds a message",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_message_is_too_large_with_its_headers_too",
+        ("NatsSink._publish", "len(body) + _size(headers)", "len(body)"),
+    ),
+    noticed(
+        "a header that nats-py does not send is the row's fault",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_header_that_is_not_sent_is_the_rows_fault",
+        ("NatsSink.send", "(BadSubjectError, _BAD_HEADER)", "BadSubjectError"),
+    ),
+    noticed(
+        "an idempotency key of two lines is no other row's",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_an_idempotency_key_of_two_lines_is_no_other_one",
+        ("NatsSink._headers", "in idempotency_key", 'in ""'),
+    ),
 )

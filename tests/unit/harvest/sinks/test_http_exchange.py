@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from typing import Any
+from typing import Any, Literal
 
 import httpcore
 import pytest
 
 from harvest.core.dispatcher import Outcome
+from harvest.core.row import Row
 from harvest.sinks.http.deadline import Deadline, DeadlineBackend
 from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink
 from harvest.sinks.http.exchange import Answer, Connection
@@ -222,3 +223,24 @@ def test_who_answers_and_reads_no_more_is_heard(monkeypatch: pytest.MonkeyPatch)
         b"POST", b"/x", [(b"Host", b"h")], b"{}"
     )
     assert answer.status == 413
+
+
+class Asked(Stream):
+    """Its endpoint, and what was sent to it."""
+
+    def sink(self, monkeypatch: pytest.MonkeyPatch, **endpoint: Any) -> HttpSink:
+        monkeypatch.setattr(HttpSink, "_connect", lambda *_: self)
+        return HttpSink(HttpEndpoint("http://h/x", **endpoint))
+
+
+@pytest.mark.parametrize("key", ["1\r\nX-Admin: yes", "1\r\n\r\nDELETE / HTTP/1.1", "1\n2", "1\0"])
+@pytest.mark.parametrize("batch", [None, "records"])
+def test_an_idempotency_key_of_a_row_begins_no_other_header_or_request(
+    monkeypatch: pytest.MonkeyPatch, key: str, batch: Literal["records"] | None
+) -> None:
+    """`idempotency_key` may be made of what a row says."""
+    stream = Asked([b"HTTP/1.1 204 No Content\r\n\r\n"])
+    outcome = stream.sink(monkeypatch, batch=batch).send(Row(1, "t", b"k", b"{}"), key, 7)
+    assert (outcome.lasting, outcome.status) == (True, None)
+    assert "Idempotency-Key" in str(outcome.error)
+    assert stream.written == b""
