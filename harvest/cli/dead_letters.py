@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -14,7 +15,7 @@ from harvest.cli.options import (
     OptionalConfigFile,
     TableOption,
 )
-from harvest.cli.outbox import open_outbox
+from harvest.cli.outbox import Outbox, open_outbox
 from harvest.core.interfaces.dead_letter_store import DeadLetter, Selection
 from harvest.errors import ConfigurationError
 from marshal_py.cli.output import print_json, say
@@ -101,6 +102,7 @@ def retry(
     outbox = open_outbox(config, database, table)
     store = outbox.dead_letters()
     selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
+    _check_mode(outbox)
     count = store.retry(selection, mode=outbox.mode, dry_run=dry_run)
     if as_json:
         print_json({"retried": count, "dry_run": dry_run}, indent=None)
@@ -130,6 +132,7 @@ def drop(
     outbox = open_outbox(config, database, table)
     store = outbox.dead_letters()
     selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
+    _check_mode(outbox)
     found = store.drop(selection, mode=outbox.mode, dry_run=dry_run)
     if as_json:
         report = {"dropped": found.rows, "released": found.released, "dry_run": dry_run}
@@ -163,6 +166,20 @@ def _time(option: str, text: str | None) -> datetime | None:
         raise ConfigurationError(
             f"{option} is {text!r}: write a time such as 2026-01-31T12:00:00Z"
         ) from None
+
+
+def _check_mode(outbox: Outbox) -> None:
+    """What is put back as another mode wants it may lie where no harvester looks for it."""
+    with closing(outbox.database.mark_store(outbox.table)) as store:
+        registered = store.registration()
+    if registered is None:
+        return
+    mode = "mark" if registered.mode == "relay" else registered.mode
+    if mode != outbox.mode:
+        raise ConfigurationError(
+            f"{outbox.name} is harvested in mode {mode}, and not {outbox.mode}: give the "
+            "configuration of its harvesters, --config FILE"
+        )
 
 
 def _selected(selection: Selection, *, all_: bool) -> Selection:

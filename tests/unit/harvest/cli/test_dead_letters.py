@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from harvest.cli.app import app
 from harvest.core.dead_letters import BadRow
 from harvest.core.mark_checkpoint import Term
+from harvest.core.source import Registration
 from harvest.core.table_name import TableName
 from harvest.databases.registry import database
 from harvest.outbox.record import OutboxRecord
@@ -157,3 +158,29 @@ def test_a_time_that_is_none_is_named_with_its_option(url: str, option: str, tex
     done = CliRunner().invoke(app, ["dead-letters", "list", option, text, "-d", url])
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"{option} is '{text}'" in done.stderr
+
+
+def register(url: str, mode: str) -> None:
+    with closing(database(url).mark_store(OUTBOX)) as store:
+        store.register(Registration("kafka", "__marshal", "g", mode))
+
+
+@pytest.mark.parametrize("command", ["retry", "drop"])
+@pytest.mark.parametrize("mode", ["range", "wal"])
+def test_nothing_is_put_back_where_no_harvester_looks_for_it(
+    url: str, command: str, mode: str
+) -> None:
+    """Without a file the mode is that of the harvesters, or it is refused: in range mode, what came
+    back under its old id would be below the position, and in no table of rows set aside."""
+    register(url, mode)
+    done = CliRunner().invoke(app, ["dead-letters", command, "--all", "-d", url])
+    assert done.exit_code == 2
+    assert f"outbox is harvested in mode {mode}, and not mark" in done.stderr
+    assert run(url, "list", code=1)["count"] == 4
+    assert waiting(url) == [5]
+
+
+@pytest.mark.parametrize("mode", ["mark", "relay"])
+def test_destinations_have_the_table_of_mark_mode(url: str, mode: str) -> None:
+    register(url, mode)
+    assert run(url, "retry", "--all") == {"retried": 4, "dry_run": False}
