@@ -12,7 +12,8 @@ from harvest.cli.outbox import load_wal_config
 from harvest.core.wal_position import format_lsn
 from harvest.core.wal_slot import SlotState
 from harvest.errors import ConfigurationError
-from harvest.runtime.parts import make_wal_source
+from harvest.runtime.parts import make_store, make_wal_source
+from harvest.runtime.registration import check_registration
 from harvest.runtime.slot_changes import renew_slot
 from marshal_py.cli.output import print_json, say
 
@@ -71,7 +72,7 @@ def renew(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make the slot anew, while no harvester runs: after it was lost, or to change from mark mode.
+    """Make the slot anew, while no harvester runs: after it was lost.
 
     What was committed since the checkpoint is in no slot any more. --publish-table publishes the
     rows that are in the table, in the order of their ids: also such as were published and are not
@@ -82,6 +83,8 @@ def renew(
     if publish_table == begin_now:
         raise ConfigurationError("give either --publish-table or --begin-now")
     settings = load_wal_config(config)
+    with closing(make_store(settings)) as store:
+        check_registration(settings, store)
     done = renew_slot(settings, publish_table=publish_table, after=after, dry_run=dry_run)
     if as_json:
         report = {"dry_run": dry_run, "published": done.rows, "begins_at": done.begins_at}

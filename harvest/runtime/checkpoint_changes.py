@@ -1,7 +1,8 @@
 """What an operator changes about checkpoints and shards while no harvester runs.
 
 Each function holds the leadership of all shards meanwhile, and can be repeated if it was
-interrupted (specs/HARVEST.md §16). All raise `ConfigurationError` while a harvester runs,
+interrupted (specs/HARVEST.md §16). All raise `ConfigurationError` while a harvester runs, or for
+another configuration than the registered one, whose claims are not those of the harvesters;
 `CheckpointError`, `SinkUnavailable` and `StoreUnavailable`.
 """
 
@@ -41,8 +42,7 @@ def accept_database(config: ReaperConfig, *, dry_run: bool = False) -> Acceptanc
     """Take the database as it is now for the one whose rows were published.
 
     Positions and checkpoints stay as they are: what they say was published is not published again,
-    and what else is in the table is. Raises `ConfigurationError` for another configuration than the
-    registered one, and `CheckpointError` where the position is above all ids.
+    and what else is in the table is. Raises `CheckpointError` where the position is above all ids.
     """
     if config.mode == "wal":
         raise ConfigurationError("mode: wal compares the slot with its position by itself")
@@ -99,6 +99,7 @@ def change_shards(config: ReaperConfig, number: int) -> int:
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(make_range_store(config)))
         store.connect()
+        check_registration(config, store)
         before = store.layout()
         stack.enter_context(alone(config, before))
         checkpoints = Checkpoints(config)
@@ -126,17 +127,16 @@ def change_shards(config: ReaperConfig, number: int) -> int:
 
 def restore_checkpoints(config: ReaperConfig) -> list[Position]:
     """Write the copies that the database has into Kafka; return them."""
-    with (
-        contextlib.closing(make_range_store(config)) as store,
-        alone(config, config.shards),
-    ):
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(make_range_store(config)))
+        check_registration(config, store)
+        stack.enter_context(alone(config, config.shards))
         copies = [p for p in store.saved() if p.shards == config.shards]
         if not copies:
             raise CheckpointError("the database has no copies: there is nothing to restore")
         Checkpoints(config).write(
             [replace(copy, timeline=0, log=0) for copy in copies], fence=config.shards
         )
-        check_registration(config, store)
         keep_source(config, store)
     return copies
 
@@ -144,11 +144,11 @@ def restore_checkpoints(config: ReaperConfig) -> list[Position]:
 def reset_checkpoints(config: ReaperConfig, after: int | None) -> int:
     """Let all shards go on after this id, None: before the first row; return the id."""
     with contextlib.closing(make_range_store(config)) as store:
+        check_registration(config, store)
         last_id = store.bounds().first - 1 if after is None else after
         with alone(config, config.shards):
             new = [Position(0, s, config.shards, last_id) for s in range(config.shards)]
             Checkpoints(config).write(new, fence=config.shards)
             store.rewrite(config.shards, new)
-            check_registration(config, store)
             keep_source(config, store)
     return last_id

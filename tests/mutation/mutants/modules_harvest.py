@@ -2476,4 +2476,28 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/cli/test_dead_letters.py::test_nothing_is_put_back_where_no_harvester_looks_for_it",
         ("_check_mode", "if mode != outbox.mode:", "if False:"),
     ),
+    noticed(
+        "shards are changed by the registered configuration",
+        f"{RUN}.checkpoint_changes",
+        "unit/harvest/runtime/test_checkpoint_changes.py::test_another_configuration_than_the_harvesters_changes_nothing",
+        ("change_shards", "        check_registration(config, store)\n", ""),
+    ),
+    noticed(
+        "positions are restored by the registered configuration",
+        f"{RUN}.checkpoint_changes",
+        "unit/harvest/runtime/test_checkpoint_changes.py::test_another_configuration_than_the_harvesters_changes_nothing",
+        ("restore_checkpoints", "        check_registration(config, store)\n", ""),
+    ),
+    noticed(
+        "positions are reset by the registered configuration",
+        f"{RUN}.checkpoint_changes",
+        "unit/harvest/runtime/test_checkpoint_changes.py::test_another_configuration_than_the_harvesters_changes_nothing",
+        ("reset_checkpoints", "        check_registration(config, store)\n", ""),
+    ),
+    noticed(
+        "a slot is renewed by the registered configuration",
+        f"{CLI}.slot",
+        "unit/harvest/cli/test_slot.py::test_the_slot_of_other_harvesters_is_not_dropped",
+        ("renew", "check_registration(settings, store)", "pass"),
+    ),
 )

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from harvest.cli import slot
 from harvest.cli.app import app
 from harvest.core.wal_slot import SlotHealth, SlotState
+from harvest.errors import ConfigurationError
 from harvest.runtime.slot_changes import Renewal
 
 THERE = SlotState("harvest_shop", confirmed_lsn=0x1_0000_0010)
@@ -114,6 +115,7 @@ class Renewals:
 def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
     made = Renewals()
     monkeypatch.setattr(slot, "renew_slot", made)
+    monkeypatch.setattr(slot, "check_registration", lambda *_: None)
     return made
 
 
@@ -149,3 +151,18 @@ def test_a_slot_is_renewed_as_it_was_asked_for(renewals: Renewals, config: Path)
         {"publish_table": False, "after": None, "dry_run": True},
         {"publish_table": False, "after": None, "dry_run": False},
     ]
+
+
+def test_the_slot_of_other_harvesters_is_not_dropped(
+    renewals: Renewals, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots are not named after groups: those who read it would hold a claim that is not asked."""
+
+    def refuse(*_: object) -> None:
+        raise ConfigurationError("it is harvested with group 'h' and not 'g'")
+
+    monkeypatch.setattr(slot, "check_registration", refuse)
+    code, said = renew(config, "--begin-now")
+    assert code == 2
+    assert "and not 'g'" in said
+    assert renewals.asked == []

@@ -43,20 +43,22 @@ class Broken:
         raise StoreUnavailable(f"no {name}")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda config: changes.change_shards(config, 4),
-        lambda config: changes.reset_checkpoints(config, None),
-        changes.accept_database,
-    ],
+CHANGES: Sequence[Callable[[ReaperConfig], object]] = (
+    lambda config: changes.change_shards(config, 4),
+    lambda config: changes.reset_checkpoints(config, None),
+    changes.restore_checkpoints,
+    changes.accept_database,
 )
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_what_was_opened_is_closed(
     change: Callable[[ReaperConfig], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("make_range_store", "make_any_store"):
         monkeypatch.setattr(changes, name, Broken)
     monkeypatch.setattr(changes, "check_registration", lambda *_: None)
+    monkeypatch.setattr(changes, "alone", lambda *_: contextlib.nullcontext())
     Broken.opened = 0
     with pytest.raises(HarvestError):
         change(CONFIG)
@@ -195,39 +197,44 @@ def test_leaders_of_all_shards_that_there_were_are_shut_out(
     world.kafka = {shard: position(shard, before, 50) for shard in range(before)}
     assert changes.change_shards(CONFIG, after) == before
     new = [position(shard, after, 50) for shard in range(after)]
-    assert world.seen == [("alone", before), ("write", new, before), ("rewrite", after, new)]
+    assert world.seen == [
+        "check_registration",
+        ("alone", before),
+        ("write", new, before),
+        ("rewrite", after, new),
+    ]
 
 
 def test_what_was_interrupted_goes_on_with_what_is_written(world: World) -> None:
     world.kafka = {shard: position(shard, 3, 50) for shard in range(3)}
     assert changes.change_shards(CONFIG, 3) == 2
-    assert world.seen == [("alone", 2), ("rewrite", 3, [*world.kafka.values()])]
+    assert world.seen[1:] == [("alone", 2), ("rewrite", 3, [*world.kafka.values()])]
 
 
 def test_a_shard_without_a_checkpoint_is_not_divided(world: World) -> None:
     world.kafka = {1: position(1, 2, 50)}
     with pytest.raises(CheckpointError, match="only 1 of 2 shards have a checkpoint"):
         changes.change_shards(CONFIG, 4)
-    assert world.seen == [("alone", 2)]
+    assert world.seen[1:] == [("alone", 2)]
 
 
 def test_where_nothing_was_published_shards_begin_anew(world: World) -> None:
     assert changes.change_shards(CONFIG, 4) == 2
-    assert world.seen == [("alone", 2), ("rewrite", 4, [])]
+    assert world.seen[1:] == [("alone", 2), ("rewrite", 4, [])]
 
 
 def test_copies_of_this_division_are_restored(world: World) -> None:
     world.copies = [position(0, 2, 90, 30), position(1, 2, 80, 45), position(2, 3, 7)]
     assert changes.restore_checkpoints(CONFIG) == world.copies[:2]
     new = [position(0, 2, 90), position(1, 2, 80)]
-    assert world.seen == [("alone", 2), ("write", new, 2), "check_registration", "keep_source"]
+    assert world.seen == ["check_registration", ("alone", 2), ("write", new, 2), "keep_source"]
 
 
 def test_where_there_are_no_copies_nothing_is_written(world: World) -> None:
     world.copies = [position(2, 3, 7)]
     with pytest.raises(CheckpointError, match="nothing to restore"):
         changes.restore_checkpoints(CONFIG)
-    assert world.seen == [("alone", 2)]
+    assert world.seen[1:] == [("alone", 2)]
 
 
 @pytest.mark.parametrize(("after", "last_id"), [(None, 0), (0, 0), (70, 70)])
@@ -235,10 +242,10 @@ def test_all_shards_go_on_after_one_id(world: World, after: int | None, last_id:
     assert changes.reset_checkpoints(CONFIG, after) == last_id
     new = [Position(0, shard, 2, last_id) for shard in range(2)]
     assert world.seen == [
+        "check_registration",
         ("alone", 2),
         ("write", new, 2),
         ("rewrite", 2, new),
-        "check_registration",
         "keep_source",
     ]
 
@@ -247,3 +254,20 @@ def test_before_the_first_row_is_where_ids_begin(world: World) -> None:
     world.first_id = -5
     assert changes.reset_checkpoints(CONFIG, None) == -6
     assert changes.reset_checkpoints(CONFIG, 0) == 0
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_configuration_than_the_harvesters_changes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[ReaperConfig], object]
+) -> None:
+    """It holds claims that are none of theirs: they may be at work. What the database has of
+    shards and positions is theirs, and after their next start they would refuse it."""
+
+    def refuse(*_: object) -> None:
+        raise ConfigurationError("it is harvested with group 'h' and not 'g'")
+
+    monkeypatch.setattr(changes, "check_registration", refuse)
+    world.copies = [position(0, 2, 90), position(1, 2, 80)]
+    with pytest.raises(ConfigurationError, match="and not 'g'"):
+        change(CONFIG)
+    assert world.seen == []
