@@ -51,6 +51,8 @@ class MarkedRows:
         self._deliveries = deliveries
         self._fenced = fenced
         self._guard = guard
+        if guard is not None:
+            guard.lease = leadership.lease
         self.checkpoint_position: LogPosition = (0, 0)
         """What the checkpoint of the leader before rests on."""
 

@@ -80,6 +80,8 @@ class RangeLeader:
         )
         self._leadership = leadership
         self._tools = tools
+        if tools.guard is not None:
+            tools.guard.lease = leadership.lease
         self._found: Position | None = None
         """What the sink was opened with."""
         self._committed: Position | None = None

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.source import Registration, Source, differences, registration_problem
 from harvest.errors import DatabaseChanged, HarvestError
+from harvest.runtime.lease import Lease
 
 __all__ = ["LogPosition", "SourceGuard", "Sources"]
 
@@ -51,6 +52,8 @@ class SourceGuard:
         self._sources = sources
         self._registration = registration
         self._exact = exact
+        self.lease: Lease | None = None
+        """Without it, Kafka hears nothing: since it was lost, another database may be accepted."""
         self._source: Source | None = None
         self._log = 0
         """How far the log had come when rows were last seen; `_seen_up_to` raises it."""
@@ -184,6 +187,8 @@ class SourceGuard:
             self._log = max(self._log, log)
 
     def _save(self, source: Source, *, wait: bool = False) -> None:
+        if self.lease is not None and not self.lease.held:
+            return
         row_id, row = self._unchecked or self.row or (0, "")
         self._sources.save(replace(source, row_id=row_id, row=row), wait=wait)
 

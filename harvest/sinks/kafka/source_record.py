@@ -1,8 +1,8 @@
 """What Kafka knows of the database: the source, as metadata of a committed offset.
 
 It is kept like the checkpoint, in a group of its own that no consumer joins, and without a
-transaction: it is the same for every mode, and for destinations that are no Kafka. An older one
-that a paused leader writes late does no harm, since a database may always be ahead of it.
+transaction: it is the same for every mode, and for destinations that are no Kafka. An older one of
+the same database, written late, does no harm, since a database may always be ahead of it.
 """
 
 from __future__ import annotations

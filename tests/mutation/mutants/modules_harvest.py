@@ -2500,4 +2500,22 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/cli/test_slot.py::test_the_slot_of_other_harvesters_is_not_dropped",
         ("renew", "check_registration(settings, store)", "pass"),
     ),
+    noticed(
+        "who was paused tells Kafka nothing of the database that it knew",
+        f"{RUN}.source_guard",
+        "unit/harvest/runtime/test_source_guard.py::test_who_was_paused_takes_nothing_back_that_was_accepted_meanwhile",
+        ("SourceGuard._save", "self.lease is not None and not self.lease.held", "False"),
+    ),
+    noticed(
+        "who leads in range mode tells of the database under its lease alone",
+        f"{RUN}.range_leader",
+        "unit/harvest/runtime/test_range_leader.py::test_who_has_no_time_left_does_not_read",
+        ("RangeLeader.__init__", "tools.guard.lease = leadership.lease", "pass"),
+    ),
+    noticed(
+        "who marks rows tells of the database under its lease alone",
+        f"{RUN}.marked_rows",
+        "unit/harvest/runtime/test_marked_rows.py::test_a_term_begins_with_what_the_last_checkpoint_rests_on",
+        ("MarkedRows.__init__", "guard.lease = leadership.lease", "pass"),
+    ),
 )

@@ -26,6 +26,7 @@ class Guard:
     """Notes what it is asked; `found` is what it finds."""
 
     def __init__(self) -> None:
+        self.lease: object = None
         self.seen: list[object] = []
         self.found: Exception | None = None
 
@@ -92,6 +93,7 @@ def test_a_term_begins_with_what_the_last_checkpoint_rests_on() -> None:
     world.rows.checkpoint_position = (3, 70)
     assert world.mark(0) == Marked(0, ROWS)
     assert world.leadership.source_accepted
+    assert world.guard.lease is world.leadership.lease
     assert world.mark(1) == Marked(1, ROWS)
     saw = ("saw", world.marker)
     assert world.guard.seen == [("begin", (3, 70)), saw, ("look",), saw]

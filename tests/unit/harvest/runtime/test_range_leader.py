@@ -318,6 +318,7 @@ def test_who_has_no_time_left_does_not_read() -> None:
     found = rig.leader._read(0, 10, 0)
     assert [row[0] for row in found.window.rows] == [1, 2, 3]
     assert [name for name, *_ in guard.calls] == ["look", "saw"]
+    assert guard.lease is rig.lease
     rig.leadership._end_waits()
     assert rig.leader._read(0, 10, 0) == r.ReadDone(Window((), 0))
     assert len(guard.calls) == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -242,3 +244,39 @@ def test_a_term_rests_on_the_log_of_the_database_that_it_began_with(clock: list[
     store.table.source = replace(store.table.source, log=10)
     looking.begin()
     assert looking.log_position == (store.table.source.timeline, 10)
+
+
+@pytest.mark.parametrize("when", ["it looks", "it ends"])
+def test_who_was_paused_takes_nothing_back_that_was_accepted_meanwhile(
+    clock: list[float], when: str
+) -> None:
+    """The database was moved, and the new one accepted: what the old one was is no news to Kafka,
+    and no successor's next term may be refused for it."""
+    kafka, old, new = Kafka(), registered(), registered()
+    lease: Any = SimpleNamespace(held=True)
+    paused = guard(old, kafka)
+    paused.lease = lease
+    paused.begin()
+    paused.saw(old)
+    lease.held = False
+    new.table.source = replace(new.table.source, server="another")
+    kafka.source = accepted = new.visit("accepted")
+    if when == "it looks":
+        clock[0] += 6
+        assert paused.look()
+    else:
+        paused.close()
+    assert kafka.source == accepted
+    guard(new, kafka).begin()
+
+
+def test_who_leads_to_its_end_tells_what_it_saw_last() -> None:
+    kafka, store = Kafka(), registered()
+    lease: Any = SimpleNamespace(held=True)
+    leader = guard(store, kafka)
+    leader.lease = lease
+    leader.begin()
+    leader.saw(store, (18, "last"))
+    leader.close()
+    assert kafka.source is not None
+    assert (kafka.source.row_id, kafka.source.row) == (18, "last")
