@@ -31,6 +31,10 @@ _u64: Final = struct.Struct("!Q").unpack_from
 _EPOCH_S: Final = 946_684_800  # 2000-01-01, from which PostgreSQL counts
 _STATUS_EVERY_S: Final = 1.0
 _CONFIRM_EVERY_S: Final = 0.05
+_ASK_AFTER_S: Final = 30.0
+"""So long nothing came: then the server is asked for an answer."""
+_SILENT_S: Final = 90.0
+"""So long it may take for that: together twice what PostgreSQL's own replicas wait."""
 _IN_USE: Final = b"55006"
 _NO_UTF8: Final = {b"22021", b"22P05"}  # not in the encoding; in it, and not in Unicode
 
@@ -138,6 +142,9 @@ class PostgresWalStream:
         """What the server was told; 0: it knows itself."""
         self._to_confirm_lsn = 0
         self._told_s = time.monotonic()
+        self._heard_s = self._told_s
+        self._asked_s: float | None = None
+        """Since when an answer is waited for."""
         self.on_unreadable: Callable[[], None] = lambda: None
         """Called before `TextUnreadable` is raised."""
 
@@ -172,7 +179,9 @@ class PostgresWalStream:
                 lsn = self._received_lsn = _u64(data, 1)[0]
                 asked = asked or bool(data[17])
         if not came:
+            self._check_silence()
             return None
+        self._heard_s, self._asked_s = time.monotonic(), None
         self._received_lsn = max(self._received_lsn, decoder.lsn)
         return ReadDone(decoder.take(), max(lsn, decoder.lsn), asked)
 
@@ -197,12 +206,22 @@ class PostgresWalStream:
                 self._tell()
         self._pg.finish()
 
-    def _tell(self) -> None:
+    def _check_silence(self) -> None:
+        now_s = time.monotonic()
+        if self._asked_s is None:
+            if now_s > self._heard_s + _ASK_AFTER_S:
+                self._asked_s = now_s
+                self._tell(asks=True)
+        elif now_s > self._asked_s + _SILENT_S:
+            said = f"the server says nothing, though it was asked {_SILENT_S:.0f} s ago"
+            raise StoreUnavailable(f"the stream is given up: {said}")
+
+    def _tell(self, *, asks: bool = False) -> None:
         lsn = self._to_confirm_lsn
         now = int((time.time() - _EPOCH_S) * 1_000_000)
         received = max(self._received_lsn, lsn)
         with _breaking_off():
-            self._pg.put_copy_data(_status(b"r", received, lsn, lsn, now, 0))
+            self._pg.put_copy_data(_status(b"r", received, lsn, lsn, now, asks))
             self._pg.flush()
         self._confirmed_lsn = lsn
         self._told_s = time.monotonic()

@@ -2518,4 +2518,20 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_marked_rows.py::test_a_term_begins_with_what_the_last_checkpoint_rests_on",
         ("MarkedRows.__init__", "guard.lease = leadership.lease", "pass"),
     ),
+    noticed(
+        "a walsender that hangs is given up",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_a_server_that_says_nothing_though_it_was_asked_is_given_up",
+        ("PostgresWalStream._read", "self._check_silence()", "pass"),
+    ),
+    noticed(
+        "a walsender that has answered is asked again",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_a_server_that_says_nothing_though_it_was_asked_is_given_up",
+        (
+            "PostgresWalStream._read",
+            "self._heard_s, self._asked_s = time.monotonic(), None",
+            "self._heard_s = time.monotonic()",
+        ),
+    ),
 )

@@ -32,13 +32,16 @@ class Server:
         self.told: list[tuple[int, int, int]] = []
         """(received, flushed, applied)."""
         self.finished = False
+        self.asked = 0
+        """How often it was to answer at once."""
         self.flushed: list[tuple[int, int]] = []
         """So many messages; 1 if it did not wait for the socket."""
 
     def put_copy_data(self, message: bytes) -> None:
-        kind, *lsns, _, _ = struct.unpack("!cQQQqB", message)
+        kind, *lsns, _, asks = struct.unpack("!cQQQqB", message)
         assert kind == b"r"
         assert not self.finished
+        self.asked += asks
         self.told.append(tuple(lsns))
 
     def flush(self) -> int:
@@ -132,6 +135,35 @@ def test_a_server_that_has_asked_is_answered_though_more_came_behind() -> None:
     stream.confirm(250)
     stream.close()
     assert server.told == [(300, 250, 250)], "what was received, and what is published"
+
+
+def test_a_server_that_says_nothing_though_it_was_asked_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A walsender that hangs alone holds its connection: nothing else tells of it."""
+    now_s = [1_000.0]
+    monkeypatch.setattr(replication.time, "monotonic", lambda: now_s[0])
+    server = Stream()
+    stream = stream_to(server)
+
+    def idle_for(seconds: float) -> None:
+        now_s[0] += seconds
+        stream.keep_alive()
+        assert stream.read(10, 1 << 20) is None
+
+    idle_for(replication._ASK_AFTER_S - 1)
+    assert server.asked == 0
+    idle_for(2)
+    idle_for(replication._SILENT_S - 1)
+    assert server.asked == 1
+    server._messages.append(keepalive(200, asks=False))
+    now_s[0] += replication._SILENT_S  # there was no room for what it sent
+    assert stream.read(10, 1 << 20) is not None
+    idle_for(replication._ASK_AFTER_S + 1)
+    assert server.asked == 2, "it has answered the first time"
+    now_s[0] += replication._SILENT_S + 1
+    with pytest.raises(StoreUnavailable, match="the server says nothing"):
+        stream.read(10, 1 << 20)
 
 
 @pytest.mark.parametrize(
