@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +26,8 @@ from harvest.maintenance.partitions import Extent, Partition, PartitionStore
 __all__ = ["ArchiveFile", "ParquetArchive"]
 
 _BATCH: Final = 5_000
+_SET_ASIDE: Final = b"harvest.set_aside"
+"""What a file says beside its rows: the ids of those that were never published."""
 _STALE_S: Final = 24 * 3600.0
 
 
@@ -36,13 +39,26 @@ class ArchiveFile(NamedTuple):
     high: int
 
 
+def _none(low: int, high: int) -> Collection[int]:
+    del low, high
+    return ()
+
+
 class ParquetArchive:
     """The files of the outbox `table` in `folder`, which is made if need be.
+
+    `set_aside`: which ids, from a lowest to a highest, are of rows that are set aside now. Once a
+    file is written nobody needs to know that any more: they may be put back, or dropped.
 
     Methods raise `ArchiveError`: the disk is full, a file cannot be read, or holds other rows.
     """
 
-    def __init__(self, folder: str | Path, table: str) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        table: str,
+        set_aside: Callable[[int, int], Collection[int]] = _none,
+    ) -> None:
         try:
             import pyarrow
         except ImportError:
@@ -51,6 +67,7 @@ class ParquetArchive:
             ) from None
         self._arrow_error: type[Exception] = pyarrow.ArrowException
         self.folder = Path(folder)
+        self._set_aside = set_aside
         self._table = re.sub(r"[^A-Za-z0-9._-]", "_", table)
 
     def path(self, partition: Partition) -> Path:
@@ -66,7 +83,8 @@ class ParquetArchive:
         try:
             is_new = not path.exists()
             if is_new:
-                self._write(path, store.rows(partition, _BATCH), wanted)
+                aside = sorted(self._set_aside(partition.low, partition.high - 1))
+                self._write(path, store.rows(partition, _BATCH), wanted, aside)
             found = self._extent(path)
             # As many rows of the same ids has the file of a table that was made anew since, too.
             if found == wanted and (is_new or _has_rows(path, store.rows(partition, _BATCH))):
@@ -91,7 +109,8 @@ class ParquetArchive:
         return sorted(files, key=lambda file: file.low)
 
     def read(self, low: int, high: int) -> Iterator[dict[str, Any]]:
-        """The rows with ids from `low` to `high`, ascending; a row is a mapping of its columns."""
+        """The published rows with ids from `low` to `high`, ascending; a row is a mapping of its
+        columns."""
         import pyarrow.parquet as pq
 
         for file in self.files():
@@ -100,13 +119,21 @@ class ParquetArchive:
             try:
                 with pq.ParquetFile(file.path, page_checksum_verification=True) as parquet:
                     wanted = _row_groups(parquet.metadata, low, high)
+                    said = parquet.metadata.metadata or {}
+                    aside = frozenset(json.loads(said.get(_SET_ASIDE, b"[]")))
                     for batch in parquet.iter_batches(_BATCH, wanted):
-                        yield from (r for r in batch.to_pylist() if low <= r["id"] <= high)
+                        for row in batch.to_pylist():
+                            if low <= row["id"] <= high and row["id"] not in aside:
+                                yield row
             except (OSError, self._arrow_error) as error:
                 raise ArchiveError(f"{file.path} cannot be read: {_said(error)}") from error
 
     def _write(
-        self, path: Path, batches: Iterable[Sequence[tuple[Any, ...]]], wanted: Extent
+        self,
+        path: Path,
+        batches: Iterable[Sequence[tuple[Any, ...]]],
+        wanted: Extent,
+        aside: Sequence[int],
     ) -> None:
         """All or nothing: under its name when it is on the disk, and is what it should be."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +141,7 @@ class ParquetArchive:
         # Spark takes no notice of names that begin with a point.
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
-            _write_parquet(draft, batches)
+            _write_parquet(draft, batches, aside)
             found = self._extent(draft)
             if found != wanted:
                 raise ArchiveError(f"{draft} has {found}, and the partition {wanted}")
@@ -168,10 +195,12 @@ def _has_rows(path: Path, batches: Iterable[Sequence[tuple[Any, ...]]]) -> bool:
         return all(row == other for row, other in itertools.zip_longest(kept, rows))
 
 
-def _write_parquet(path: Path, batches: Iterable[Sequence[tuple[Any, ...]]]) -> None:
+def _write_parquet(
+    path: Path, batches: Iterable[Sequence[tuple[Any, ...]]], aside: Sequence[int]
+) -> None:
     import pyarrow.parquet as pq
 
-    schema = _schema()
+    schema = _schema().with_metadata({_SET_ASIDE: json.dumps(aside)})
     with path.open("xb") as file:
         with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
             for rows in batches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -100,4 +101,13 @@ def maintain_partitions_and_tell(
 def make_archive(config: ReaperConfig) -> ParquetArchive | None:
     """The archive of `config`, if there is one. Raises `ConfigurationError`."""
     folder = config.partitions.archive
-    return None if folder is None else ParquetArchive(folder, str(config.table))
+    if folder is None:
+        return None
+    if config.mode == "wal":  # what is set aside there has other ids
+        return ParquetArchive(folder, str(config.table))
+
+    def set_aside(low: int, high: int) -> frozenset[int]:
+        with contextlib.closing(database(config.database).dead_letters(config.table)) as letters:
+            return letters.ids(low, high)
+
+    return ParquetArchive(folder, str(config.table), set_aside)

@@ -2534,4 +2534,16 @@ HARVESTERS: tuple[Noticed, ...] = (
             "self._heard_s = time.monotonic()",
         ),
     ),
+    noticed(
+        "what was set aside is not read from an archive as published",
+        "harvest.maintenance.archive",
+        "unit/harvest/maintenance/test_archive.py::test_what_is_set_aside_is_in_the_file_and_is_not_read_as_published",
+        ("ParquetArchive.read", ' and row["id"] not in aside', ""),
+    ),
+    noticed(
+        "an archive is told which rows are set aside",
+        f"{RUN}.partition_upkeep",
+        "unit/harvest/runtime/test_partition_upkeep.py::test_the_archive_knows_which_rows_are_set_aside",
+        ("make_archive", "str(config.table), set_aside)", "str(config.table))"),
+    ),
 )

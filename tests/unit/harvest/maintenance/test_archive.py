@@ -117,3 +117,20 @@ def test_the_file_of_a_table_that_was_made_anew_since_is_not_taken_for_this_ones
     with pytest.raises(ArchiveError, match=r"0-99\.parquet has other rows: is it of another outb"):
         archive.keep(PARTITION, other)
     assert archive.path(PARTITION).read_bytes() == before
+
+
+def test_what_is_set_aside_is_in_the_file_and_is_not_read_as_published(tmp_path: Path) -> None:
+    """Also when nobody knows any more that it was: it was put back, or dropped."""
+    asked: list[tuple[int, int]] = []
+
+    def set_aside(low: int, high: int) -> frozenset[int]:
+        asked.append((low, high))
+        return frozenset([2])
+
+    ParquetArchive(tmp_path, "outbox", set_aside).keep(PARTITION, Store())  # type: ignore[arg-type]
+    assert asked == [(0, 99)]
+    (path,) = tmp_path.iterdir()
+    assert parquet.read_table(path).column("id").to_pylist() == [1, 2, 3]
+    later = ParquetArchive(tmp_path, "outbox")
+    assert [row["id"] for row in later.read(0, 99)] == [1, 3]
+    later.keep(PARTITION, Store())  # type: ignore[arg-type]  # it is there already

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from harvest.config.load import parse
 from harvest.core.range_checkpoint import Position
-from harvest.maintenance.partitions import Inventory, Partition
+from harvest.maintenance.partitions import Extent, Inventory, Partition
 from harvest.runtime import partition_upkeep as module
 
 CONFIG = parse(
@@ -60,3 +62,27 @@ def test_in_wal_mode_each_look_at_what_is_published_is_a_new_one(
     monkeypatch.setattr(module, "Checkpoints", lambda _: checkpoints)
     module.maintain_partitions(config, dry_run=True)
     assert looks == [0, 7, 9]
+
+
+def test_the_archive_knows_which_rows_are_set_aside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed: list[str] = []
+    letters = SimpleNamespace(
+        ids=lambda low, high: frozenset({low, high, 2}), close=lambda: closed.append("letters")
+    )
+    monkeypatch.setattr(
+        module, "database", lambda _: SimpleNamespace(dead_letters=lambda _: letters)
+    )
+    its = CONFIG.partitions.model_copy(update={"archive": str(tmp_path)})
+    archive = module.make_archive(CONFIG.model_copy(update={"partitions": its}))
+    assert archive is not None
+    row = ("t", b"k", b"v", None, None)
+    store: Any = SimpleNamespace(
+        extent=lambda _: Extent(2, 2, 3),
+        rows=lambda *_: iter([[(n, None, *row) for n in (2, 3)]]),
+    )
+    archive.keep(Partition("outbox_p1", 1, 1001), store)
+    assert [found["id"] for found in archive.read(1, 1000)] == [3]
+    assert parquet.read_table(archive.files()[0].path).num_rows == 2
+    assert closed == ["letters"]
