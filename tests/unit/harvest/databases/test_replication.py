@@ -142,7 +142,7 @@ def test_a_server_that_says_nothing_though_it_was_asked_is_given_up(
 ) -> None:
     """A walsender that hangs alone holds its connection: nothing else tells of it."""
     now_s = [1_000.0]
-    monkeypatch.setattr(replication.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     server = Stream()
     stream = stream_to(server)
 

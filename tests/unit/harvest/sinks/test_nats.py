@@ -8,6 +8,7 @@ from typing import Any
 import nats
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import MaxPayloadError, NoServersError
 from nats.js.errors import APIError, NoStreamResponseError
 
@@ -68,7 +69,7 @@ class Server:
         ) -> Any:
             del timeout
             await client._send_publish(subject, "inbox", payload, len(payload), headers)
-            return nats.aio.msg.Msg(client, data=b'{"stream": "S", "seq": 1}')
+            return Msg(client, data=b'{"stream": "S", "seq": 1}')
 
         async def send(command: bytes) -> None:
             self.sent.append(command)
