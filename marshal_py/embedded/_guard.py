@@ -65,6 +65,9 @@ def descendants(root: int) -> list[int]:
 
 def signal_tree(root: subprocess.Popen[bytes], number: int) -> None:
     """Signal a server and its children: PostgreSQL's have sessions of their own, so no killpg."""
+    if number == signal.SIGKILL:  # frozen before: what it starts as it is killed nobody would kill
+        root.send_signal(signal.SIGSTOP)
+        wait_until_frozen({root.pid})
     below = descendants(root.pid)
     root.send_signal(number)  # the root first, so that it starts no further child
     for _ in range(10):

@@ -2342,6 +2342,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Driver._run", "for hear in list(self.on_ended):", "for hear in ():"),
     ),
     noticed(
+        "a server that is killed is frozen before",
+        "marshal_py.embedded._guard",
+        "unit/marshal_py/embedded/test_guard.py::test_who_is_killed_starts_nobody_while_its_children_are_looked_for",
+        ("signal_tree", "root.send_signal(signal.SIGSTOP)", "return root.kill()"),
+    ),
+    noticed(
         "what comes after a silence is not read before the topic is known",
         f"{CLIENT}.log_reader",
         f"{OF_CLIENT}/test_log_reader.py::test_what_comes_after_a_silence_is_of_the_same_topic_or_is_not_read",

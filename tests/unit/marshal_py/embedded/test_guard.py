@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from marshal_py.embedded import ServerFailed
+from marshal_py.embedded import ServerFailed, _guard
 from marshal_py.embedded.process import Guard, ServerProcess
 
 
@@ -87,6 +87,24 @@ def test_a_tree_is_killed_with_those_that_have_sessions_of_their_own(
     pids = children_of(folder.parent / "log", 2)
     server.signal(signal.SIGKILL, tree=True)
     assert all(map(gone, pids))
+
+
+def test_who_is_killed_starts_nobody_while_its_children_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is missed keeps PostgreSQL's shared memory, and the next start fails."""
+    found: list[str] = []
+    look = _guard.descendants
+
+    def descendants(pid: int) -> list[int]:
+        found.append(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
+        return look(pid)
+
+    monkeypatch.setattr(_guard, "descendants", descendants)
+    root = subprocess.Popen(["sleep", "600"])
+    _guard.signal_tree(root, signal.SIGKILL)
+    assert root.returncode == -signal.SIGKILL
+    assert found == ["T"]
 
 
 def test_a_frozen_tree_is_frozen_when_that_is_answered(guard: Guard, folder: Path) -> None:
