@@ -21,10 +21,14 @@ __all__ = [
     "parse_moment",
     "parse_since",
     "safe",
+    "week_day",
     "zone",
 ]
 
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_LAST_MS: Final = 253_402_128_000_000
+"""A day before the last of Python's calendar: it can be told in all time zones. A record may say a
+later time, such as the largest number there is for a pause without an end: it is told as this."""
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -50,20 +54,30 @@ def count(number: int, what: str) -> str:
 
 def iso_utc(ms: int) -> str:
     """Return a time in ms since 1970 as 2026-11-21T12:00:00.123Z."""
-    moment = dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
+    moment = dt.datetime.fromtimestamp(min(ms, _LAST_MS) / 1000, dt.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def clock_time(ms: int, *, date: bool = False) -> str:
     """Return the local time of day, with milliseconds; with `date`, the day before it."""
-    moment = dt.datetime.fromtimestamp(ms / 1000).astimezone()
+    ms = min(ms, _LAST_MS)
+    moment = _local(ms)
     text = f"{moment:%H:%M:%S}.{ms % 1000:03d}"
     return f"{moment:%Y-%m-%d} {text}" if date else text
 
 
+def week_day(ms: int) -> str:
+    """Return the local day of a time in ms since 1970: Saturday, 2026-11-21."""
+    return f"{_local(ms):%A, %Y-%m-%d}"
+
+
+def _local(ms: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(min(ms, _LAST_MS) / 1000).astimezone()
+
+
 def zone(ms: int) -> str:
     """Return the local time zone at a time in ms since 1970: 'CET, UTC+01:00', or 'UTC'."""
-    moment = dt.datetime.fromtimestamp(ms / 1000).astimezone()
+    moment = _local(ms)
     name = f"{moment:%Z}"
     return name if name == "UTC" else f"{name}, UTC{moment.isoformat()[-6:]}"
 

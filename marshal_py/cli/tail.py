@@ -20,7 +20,7 @@ from marshal_py.admin.event_text import (
     kinds_of,
     touches,
 )
-from marshal_py.admin.formatting import parse_duration, parse_moment, parse_since, zone
+from marshal_py.admin.formatting import parse_duration, parse_moment, parse_since, week_day, zone
 from marshal_py.admin.world_reader import open_reader, wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.options import GroupFilter, Interval, JsonFlag, TopicFilter, WireFlag
@@ -231,7 +231,7 @@ def _line_printer() -> Callable[[TimedEvent], None]:
     def show(found: TimedEvent) -> None:
         nonlocal last_day
         if found.stamp_ms is not None:
-            day = time.strftime("%A, %Y-%m-%d", time.localtime(found.stamp_ms / 1000))
+            day = week_day(found.stamp_ms)
             if day != last_day:
                 last_day = day
                 out.print(f"[dim]{day} ({zone(found.stamp_ms)})[/]")

@@ -2980,4 +2980,16 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_DASHBOARD}/test_app.py::test_who_may_write_has_a_trail_and_pages_that_offer_it",
         ("create_app", "        follower.write = True\n", ""),
     ),
+    noticed(
+        "a pause without an end can be told",
+        "marshal_py.admin.formatting",
+        "unit/marshal_py/admin/test_formatting.py::test_a_time_beyond_all_calendars_can_be_told",
+        ("iso_utc", "min(ms, _LAST_MS)", "ms"),
+    ),
+    noticed(
+        "the time of a record beyond all calendars can be told",
+        "marshal_py.admin.formatting",
+        "unit/marshal_py/admin/test_formatting.py::test_a_time_beyond_all_calendars_can_be_told",
+        ("_local", "min(ms, _LAST_MS)", "ms"),
+    ),
 )

@@ -20,6 +20,7 @@ from marshal_py.admin.formatting import (
     parse_moment,
     parse_since,
     safe,
+    week_day,
     zone,
 )
 from marshal_py.errors import InvalidArgument
@@ -51,6 +52,30 @@ def test_count() -> None:
 
 def test_iso_utc() -> None:
     assert iso_utc(NOW_MS) == "2026-11-21T04:55:20.123Z"
+
+
+@pytest.mark.parametrize("tz", ["UTC", "CET-1", "NST3:30", "LINT-14"])
+@pytest.mark.parametrize("ms", [253_402_300_800_000, 2**63 - 1])
+def test_a_time_beyond_all_calendars_can_be_told(
+    ms: int, tz: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record may pause a group until the end of all numbers; `status` is to say so."""
+    monkeypatch.setenv("TZ", tz)
+    time.tzset()
+    try:
+        assert iso_utc(ms) == "9999-12-30T00:00:00.000Z"
+        assert clock_time(ms, date=True).startswith(("9999-12-29", "9999-12-30"))
+        assert clock_time(ms).endswith(".000")
+        assert week_day(ms).endswith(clock_time(ms, date=True)[:10])
+        assert zone(ms)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_the_day_of_the_week_is_named() -> None:
+    noon_ms = int(dt.datetime(2026, 11, 21, 12).timestamp() * 1000)
+    assert week_day(noon_ms) == "Saturday, 2026-11-21"
 
 
 @pytest.mark.parametrize(
