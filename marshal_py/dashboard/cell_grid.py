@@ -24,6 +24,7 @@ __all__ = [
     "UNKNOWN",
     "CellGrid",
     "GridRow",
+    "RowKey",
     "lag_bucket",
     "liveness_code",
 ]

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from marshal_py.admin.books import book_of, shown_of
 from marshal_py.admin.formatting import age, count
 from marshal_py.dashboard.alerts import Alerts
-from marshal_py.dashboard.cell_grid import FRESH, UNKNOWN, CellGrid, GridRow, lag_bucket
+from marshal_py.dashboard.cell_grid import FRESH, UNKNOWN, CellGrid, GridRow, RowKey, lag_bucket
 from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.world import World
 
@@ -32,6 +32,8 @@ class _RowProgress:
     """What was seen of one row: its totals of late, and since when each cell stands still."""
 
     def __init__(self) -> None:
+        self.partitions: list[int] = []
+        """Slot → partition, as the row has them; a grid that is made anew may have another order."""
         self.homes: list[int] = []
         """Slot → coordination partition."""
         self.positions = array("q")
@@ -48,7 +50,7 @@ class Lags:
         self.ends: Ends = {}
         self._world = world
         self._alerts = alerts
-        self._seen: dict[int, _RowProgress] = {}
+        self._seen: dict[RowKey, _RowProgress] = {}
 
     def of(self, group: str, topic: str, partition: int) -> int | None:
         """Return how many messages the group is behind; None where that is not known."""
@@ -59,11 +61,27 @@ class Lags:
         book = book_of(self._world, group, topic, partition)
         return max(0, end - cell.position) if book is None else book.lag(0, end)
 
-    def forget(self, rows: Iterable[GridRow]) -> None:
-        """Forget what was seen of other rows than these."""
-        numbers = {row.number for row in rows}
-        for number in [number for number in self._seen if number not in numbers]:
-            del self._seen[number]
+    def forget(self, rows: Iterable[GridRow], now_ms: int) -> None:
+        """Forget what was seen of other rows than these, and end its alerts."""
+        kept = {(row.group, row.topic) for row in rows}
+        for place in [place for place in self._seen if place not in kept]:
+            self._drop(place, now_ms)
+
+    def unknown(self, grid: CellGrid, row: GridRow, now_ms: int) -> None:
+        """Show no lag of a row: it is not known (any more) where its topic ends."""
+        self._drop((row.group, row.topic), now_ms)
+        if row.lag_total is not None:
+            for slot in range(len(row.partitions)):
+                row.set_lag(slot, 0)
+            _set_totals(row, None, None)
+            grid.touch(row)
+
+    def _drop(self, place: RowKey, now_ms: int) -> None:
+        seen = self._seen.pop(place, None)
+        if seen is not None:
+            self._alerts.end(("growing", *place), now_ms)
+            for slot in seen.stuck:
+                self._alerts.end(("stuck", *place, seen.partitions[slot]), now_ms)
 
     def update(self, grid: CellGrid, row: GridRow, now_ms: int) -> None:
         """Bring a row's lag up to date; partitions that nobody ever claimed are shown, too."""
@@ -71,7 +89,7 @@ class Lags:
         for partition in ends:
             if partition not in row.slots:
                 grid.slot(row, partition)
-        seen = self._of(row)
+        seen = self._of(row, now_ms)
         states, buckets = self._world.states, row.lag
         group, topic = row.group, row.topic
         total = most = -1
@@ -80,6 +98,7 @@ class Lags:
             end = ends.get(partition)
             if cell is None or end is None or (position := cell.position) < 0:
                 row.set_lag(slot, 0)
+                self._moves(seen, row, slot, -1, now_ms)
                 continue
             lag = max(0, end - position)
             book = book_of(self._world, group, topic, partition)
@@ -97,27 +116,57 @@ class Lags:
                 if still_ms >= STUCK_MS and still_ms >= STUCK_INTERVALS * cell.interval_ms:
                     self._raise_stuck(row, slot, cell, position, lag, now_ms)
             else:
-                seen.positions[slot] = position
-                seen.since_ms[slot] = now_ms
-                if slot in seen.stuck:
-                    seen.stuck.discard(slot)
-                    self._alerts.end(("stuck", group, topic, partition), now_ms)
-        before = row.lag_total
-        row.lag_total, row.lag_max = (None, None) if total < 0 else (total, most)
-        if row.lag_total != before:
-            row.changed[2].add(0)  # the totals travel with the cells
+                self._moves(seen, row, slot, position, now_ms)
+        _set_totals(row, *((None, None) if total < 0 else (total, most)))
         grid.touch(row)
         if total >= 0:
             self._check_growth(row, seen.totals, total, now_ms)
 
-    def _of(self, row: GridRow) -> _RowProgress:
-        seen = self._seen.get(row.number)
+    def _moves(
+        self, seen: _RowProgress, row: GridRow, slot: int, position: int, now_ms: int
+    ) -> None:
+        """Note that a cell does not stand still; −1: where it is, or whether, is not known."""
+        seen.positions[slot] = position
+        seen.since_ms[slot] = now_ms
+        if slot in seen.stuck:
+            seen.stuck.discard(slot)
+            self._alerts.end(("stuck", row.group, row.topic, row.partitions[slot]), now_ms)
+
+    def _of(self, row: GridRow, now_ms: int) -> _RowProgress:
+        place = (row.group, row.topic)
+        seen = self._seen.get(place)
         if seen is None:
-            seen = self._seen[row.number] = _RowProgress()
-        for partition in row.partitions[len(seen.homes) :]:
-            seen.homes.append(self._world.coordinator(row.group, row.topic, partition))
-            seen.positions.append(-1)
-            seen.since_ms.append(0)
+            seen = self._seen[place] = _RowProgress()
+        elif seen.partitions != row.partitions[: len(seen.partitions)]:
+            seen = self._seen[place] = self._in_order(seen, row, now_ms)
+        for partition in row.partitions[len(seen.partitions) :]:
+            self._add(seen, row, partition, -1, 0)
+        return seen
+
+    def _add(
+        self, seen: _RowProgress, row: GridRow, partition: int, position: int, since_ms: int
+    ) -> None:
+        seen.partitions.append(partition)
+        seen.homes.append(self._world.coordinator(row.group, row.topic, partition))
+        seen.positions.append(position)
+        seen.since_ms.append(since_ms)
+
+    def _in_order(self, old: _RowProgress, row: GridRow, now_ms: int) -> _RowProgress:
+        """Return what was seen of a row, in the order of a grid that was made anew."""
+        seen = _RowProgress()
+        seen.totals = old.totals
+        slots = {partition: slot for slot, partition in enumerate(old.partitions)}
+        for slot, partition in enumerate(row.partitions):
+            was = slots.pop(partition, None)
+            if was is None:
+                self._add(seen, row, partition, -1, 0)
+                continue
+            self._add(seen, row, partition, old.positions[was], old.since_ms[was])
+            if was in old.stuck:
+                seen.stuck.add(slot)
+        for partition, was in slots.items():
+            if was in old.stuck:
+                self._alerts.end(("stuck", row.group, row.topic, partition), now_ms)
         return seen
 
     def _check_growth(
@@ -149,7 +198,7 @@ class Lags:
         self, row: GridRow, slot: int, cell: Cell, position: int, lag: int, now_ms: int
     ) -> None:
         """A holder that lives, a backlog, and no progress: it may have met a poison message."""
-        seen, partition = self._seen[row.number], row.partitions[slot]
+        seen, partition = self._seen[row.group, row.topic], row.partitions[slot]
         seen.stuck.add(slot)
         self._alerts.raise_(
             ("stuck", row.group, row.topic, partition),
@@ -164,3 +213,9 @@ class Lags:
             client_id=cell.holder,
             since_ms=seen.since_ms[slot],
         )
+
+
+def _set_totals(row: GridRow, total: int | None, most: int | None) -> None:
+    if row.lag_total != total:
+        row.changed[2].add(0)  # the totals travel with the cells
+    row.lag_total, row.lag_max = total, most

@@ -426,11 +426,22 @@ class LiveState:
 
     # Lag
 
-    def set_ends(self, ends: Ends) -> list[GridRow]:
-        """Take in where the topics end; return the rows for which to call `update_lag`."""
+    def set_ends(self, ends: Ends, now_ms: int | None = None) -> list[GridRow]:
+        """Take in where the topics end; return the rows for which to call `update_lag`.
+
+        Of the others the lag is not known: those whose topic is gone, or has no leaders, and those
+        that stand for nothing any more. `now_ms` None: as of the newest record.
+        """
+        now_ms = self.newest_ms if now_ms is None else now_ms
         self.lags.ends = ends
-        self.lags.forget(self.grid.rows.values())
-        return [row for row in self.grid.rows.values() if row.topic in ends and self._counts(row)]
+        self.lags.forget(self.grid.rows.values(), now_ms)
+        known = []
+        for row in self.grid.rows.values():
+            if row.topic in ends and self._counts(row):
+                known.append(row)
+            else:
+                self.lags.unknown(self.grid, row, now_ms)
+        return known
 
     def _counts(self, row: GridRow) -> bool:
         """Whether the group still shares the topic of a row like that (PROTOCOL.md §5.17)."""

@@ -420,11 +420,12 @@ class LogFollower:
     def _ask_ends(self, live: LiveState, topics: set[str]) -> None:
         """Ask whether the log's brokers answer, and where these topics end."""
         asked_ns, answered, trouble = boottime_ns(), False, ""
-        ends: Ends = {}
+        ends: Ends | None = None
         try:
             self._ends.ask_log(live.world.partitions)
             answered = True
-            ends = self._ends.ask(topics)
+            if topics:
+                ends = self._ends.ask(topics)
         except (KafkaException, MarshalError) as error:
             trouble = f"no answer from the brokers: {error}"
         except Exception:  # the grid goes on without lag
@@ -434,7 +435,7 @@ class LogFollower:
                 return
             if answered or trouble:
                 self._note_contact(trouble, asked_ns)
-            rows = live.set_ends(ends) if ends else []
+            rows = [] if ends is None else live.set_ends(ends, self.now_ms())
         for row in rows:
             with self.lock:
                 if live is self.live:

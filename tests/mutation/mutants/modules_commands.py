@@ -2992,4 +2992,28 @@ COMMANDS: tuple[Noticed, ...] = (
         "unit/marshal_py/admin/test_formatting.py::test_a_time_beyond_all_calendars_can_be_told",
         ("_local", "min(ms, _LAST_MS)", "ms"),
     ),
+    noticed(
+        "the order of a grid that is made anew is that of what was seen of its rows",
+        f"{DASHBOARD}.lag",
+        f"{OF_DASHBOARD}/test_live_state.py::test_what_was_seen_of_one_row_is_not_anothers_when_the_grid_is_made_anew",
+        ("Lags._of", "seen.partitions != row.partitions[: len(seen.partitions)]", "False"),
+    ),
+    noticed(
+        "alerts about the lag of a group that is forgotten end",
+        f"{DASHBOARD}.lag",
+        f"{OF_DASHBOARD}/test_live_state.py::test_alerts_about_the_lag_of_a_group_end_when_it_is_forgotten",
+        ("Lags.forget", "self._drop(place, now_ms)", "del self._seen[place]"),
+    ),
+    noticed(
+        "the lag of a topic that is gone is not known any more",
+        f"{DASHBOARD}.live_state",
+        f"{OF_DASHBOARD}/test_live_state.py::test_lag_is_not_known_any_more_where_the_topic_is_not_told_of",
+        ("LiveState.set_ends", "self.lags.unknown(self.grid, row, now_ms)", "pass"),
+    ),
+    noticed(
+        "that all topics are gone is taken in",
+        f"{DASHBOARD}.log_follower",
+        f"{OF_DASHBOARD}/test_following.py::test_of_topics_that_are_all_gone_no_lag_is_known",
+        ("LogFollower._ask_ends", "[] if ends is None else", "[] if not ends else"),
+    ),
 )

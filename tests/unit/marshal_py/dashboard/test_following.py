@@ -67,13 +67,14 @@ class Ends(TopicEnds):
 
     def __init__(self) -> None:
         self.asked: queue.SimpleQueue[set[str]] = queue.SimpleQueue()
+        self.are_gone = False
 
     def ask_log(self, partitions: int) -> None:
         assert partitions == 4
 
     def ask(self, topics: set[str]) -> dict[str, dict[int, int]]:
         self.asked.put(topics)
-        return {topic: {0: 10} for topic in topics}
+        return {} if self.are_gone else {topic: {0: 10} for topic in topics}
 
 
 @pytest.fixture
@@ -132,6 +133,25 @@ def test_a_page_is_told_what_clients_do_and_where_their_topics_end(
     page.end()
     assert latecomer.items.empty()
     assert not any(thread.is_alive() for thread in follower._threads)
+
+
+def test_of_topics_that_are_all_gone_no_lag_is_known(
+    follower: LogFollower, client: Marshal, ends: Ends
+) -> None:
+    claim = client.claim("t", 0, timeout_s=WAIT_S)
+    claim.commit(10, wait=True)
+    follower.start()
+    open_page(follower).until(is_live)
+    live = follower.live
+    assert live is not None
+    while live.lags.of("g", "t", 0) != 0:
+        ends.asked.get(timeout=WAIT_S)
+    ends.are_gone = True
+    while not ends.asked.empty():
+        ends.asked.get()
+    for _ in range(3):  # the first may have been asked before
+        ends.asked.get(timeout=WAIT_S)
+    assert live.lags.of("g", "t", 0) is None
 
 
 def test_what_was_written_before_is_known_and_told_to_a_page_that_waits_for_it(

@@ -285,6 +285,86 @@ def test_a_partition_that_stands_still_before_a_backlog_is_named_with_its_offset
     assert not stage.alerts("stuck")[0][1]
 
 
+def stuck_at(stage: Stage, position: int, ends: dict[str, dict[int, int]], seconds: int) -> int:
+    """Have client a hold t/0 and get nowhere for so long; return its epoch."""
+    epoch = stage.claim("a")
+    for _ in range(seconds):
+        stage.wait(INTERVAL_MS)
+        stage.beat("a", epoch, next_offset=position)
+        tell(stage, ends)
+    return epoch
+
+
+def tell(stage: Stage, ends: dict[str, dict[int, int]]) -> None:
+    """Say where topics end, as the follower does."""
+    for row in stage.live.set_ends(ends, stage.now_ms):
+        stage.live.update_lag(row, stage.now_ms)
+
+
+def test_a_partition_that_goes_on_is_not_stuck_though_the_grid_was_made_anew() -> None:
+    """As it is when the brokers answer again."""
+    stage = Stage()
+    epoch = stuck_at(stage, 41, {"t": {0: 600}}, 70)
+    assert [is_open for _, is_open in stage.alerts("stuck")] == [True]
+    stage.live.in_contact(stage.now_ns, again=True)
+    tell(stage, {"t": {0: 600}})
+    assert [is_open for _, is_open in stage.alerts("stuck")] == [True], "it is no less"
+    stage.beat("a", epoch, next_offset=42)
+    tell(stage, {"t": {0: 600}})
+    assert [is_open for _, is_open in stage.alerts("stuck")] == [False]
+
+
+def test_what_was_seen_of_one_row_is_not_anothers_when_the_grid_is_made_anew() -> None:
+    """Rows and slots are in the order of their names then."""
+    stage = Stage()
+    ends = {"t": {0: 600, 1: 600}, "a": {0: 600}}
+    stage.beat("b", stage.claim("b", 1), 1, next_offset=41)
+    epoch = stuck_at(stage, 41, ends, 50)
+    stage.beat("c", stage.claim("c", topic="a"), next_offset=41)
+    stage.live.in_contact(stage.now_ns, again=True)
+    for _ in range(8):
+        stage.wait(INTERVAL_MS)
+        stage.beat("a", epoch, next_offset=41)
+        stage.put(Heartbeat, "b", INTERVAL_MS)
+        stage.put(Heartbeat, "c", INTERVAL_MS)
+        tell(stage, ends)
+    assert stage.alerts("stuck") == []
+    for _ in range(4):
+        stage.wait(INTERVAL_MS)
+        stage.beat("a", epoch, next_offset=41)
+        tell(stage, ends)
+    assert [text.split(" stands")[0] for text, _ in stage.alerts("stuck")] == ["t/0"]
+
+
+def test_alerts_about_the_lag_of_a_group_end_when_it_is_forgotten() -> None:
+    stage = Stage()
+    epoch = stuck_at(stage, 41, {"t": {0: 600}}, 70)
+    assert stage.alerts("stuck")[0][1]
+    stage.put(ReleasingPartition, "a", "t", 0, epoch, 41)
+    pause = stage.put(ReleaseGroup, "ops", stage.now_ms + 60_000)
+    stage.put(ForgetGroup, "ops", pause)
+    assert not stage.live.grid.rows
+    tell(stage, {})
+    assert not stage.alerts("stuck")[0][1]
+
+
+@pytest.mark.parametrize("ends", [{}, {"t": {1: 600}}])
+def test_lag_is_not_known_any_more_where_the_topic_is_not_told_of(
+    ends: dict[str, dict[int, int]],
+) -> None:
+    """It was deleted, or has no leader."""
+    stage = Stage()
+    stuck_at(stage, 41, {"t": {0: 600}}, 70)
+    row = stage.live.grid.rows["g", "t"]
+    assert row.lag_total == 559
+    stage.live.take_changes(stage.now_ms)
+    tell(stage, ends)
+    assert (row.lag_total, row.lag_max, row.lag[0]) == (None, None, 0)
+    (told,) = stage.live.take_changes(stage.now_ms)["cells"]
+    assert told["lag_total"] is None
+    assert not stage.alerts("stuck")[0][1], "so many messages wait: nobody knows that"
+
+
 @pytest.mark.parametrize(("step", "raised"), [(200, True), (-5, False), (0, False)])
 def test_lag_that_grows_without_a_break_is_an_alert(step: int, raised: bool) -> None:
     stage = Stage()
