@@ -33,7 +33,7 @@ class _RowProgress:
 
     def __init__(self) -> None:
         self.partitions: list[int] = []
-        """Slot → partition, as the row has them; a grid that is made anew may have another order."""
+        """Slot → partition, as the row has them; one that is made anew may have another order."""
         self.homes: list[int] = []
         """Slot → coordination partition."""
         self.positions = array("q")

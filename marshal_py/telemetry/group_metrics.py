@@ -21,8 +21,11 @@ from prometheus_client.registry import Collector
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.event_text import kinds_of
 from marshal_py.admin.lag import PartitionLag, measure_lag
+from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import WorldView
 from marshal_py.admin.world_summary import WorldSummary, summarize
+from marshal_py.client.log_reader import boottime_ns
+from marshal_py.client.topics import admin_client
 from marshal_py.errors import MarshalError
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.world import LEADER_PREFIX
@@ -33,12 +36,16 @@ __all__ = ["GroupMetrics"]
 logger = logging.getLogger("marshal_py.metrics")
 
 ASK_EVERY_S: Final = 10.0
+LATELY_S: Final = 2 * ASK_EVERY_S
 LOST_FOR_MS: Final = 15 * 60_000
 """So long a member that fell silent counts as lost; then it is history."""
 _SHARDS_PREFIX: Final = "harvest:"
 """Of the claims of a harvester's shards, which are leaderships, too."""
 
 
+_Told: TypeAlias = tuple[PartitionLag, float, float]
+"""A partition as the brokers told it last, for how long its next message has waited, and for how
+long its position has stood still."""
 _Leadership: TypeAlias = tuple[str, str, int, bool, bool]
 
 
@@ -63,8 +70,8 @@ class GroupMetrics(Collector):
     Of itself: ``marshal_exporter_kafka_reachable``, ``marshal_exporter_newest_record_age_seconds``,
     ``marshal_exporter_clock_behind_seconds``, ``marshal_exporter_kafka_answer_seconds`` (how long
     the brokers took to say where topics end, when they were asked last; every 10 s). While they do
-    not answer, it does not know who is alive: what is said of groups is left out, and an outage is
-    no death of everybody.
+    not answer for the log, or nobody keeps `view` up to date (its topic is gone), it does not know
+    who is alive: what is said of groups is left out, and an outage is no death of everybody.
 
     The brokers are asked by `ask`, beside; `collect` never waits for them.
     """
@@ -76,7 +83,7 @@ class GroupMetrics(Collector):
         self._books: set[tuple[str, str, int]] = set()
         """Partitions that were seen to be shared by ranges: theirs are 0 when none is open."""
         self.restarts = 0
-        self._rows: list[PartitionLag] = []
+        self._told: list[_Told] = []
         self._clocks: dict[tuple[str, str, int], LagClock] = {}
         self._answered_s = time.monotonic()
         self._took_s: float | None = None
@@ -101,8 +108,9 @@ class GroupMetrics(Collector):
 
     def ask(self) -> None:
         """Ask the brokers once where topics end."""
-        began_s = time.monotonic()
         try:
+            _ask_log(self._connection)
+            began_s = time.monotonic()
             rows = measure_lag(self._connection, self.view, lock=self._lock)
         except (KafkaException, MarshalError) as error:
             if not self._failed:
@@ -110,23 +118,26 @@ class GroupMetrics(Collector):
             self._failed = True
             return
         now_s = time.monotonic()
+        before, self._clocks = self._clocks, {}
+        told = []
         for row in rows:
             key = (row.group, row.topic, row.partition)
-            self._clocks.setdefault(key, LagClock()).note(now_s, row.position, row.next_offset)
-        for gone in self._clocks.keys() - {(r.group, r.topic, r.partition) for r in rows}:
-            del self._clocks[gone]
-        self._rows, self._answered_s, self._failed = rows, now_s, False
+            clock = self._clocks[key] = before.get(key) or LagClock()
+            clock.note(now_s, row.position, row.next_offset, held=_is_alive(row))
+            told.append((row, clock.lag_s(), clock.stalled_s()))
+        self._told, self._answered_s, self._failed = told, now_s, False
         self._took_s = now_s - began_s
 
     def reachable(self) -> bool:
         """Whether the brokers have answered lately."""
-        return not self._failed and time.monotonic() - self._answered_s < 2 * ASK_EVERY_S
+        return not self._failed and time.monotonic() - self._answered_s < LATELY_S
 
     def collect(self) -> Iterator[Metric]:
         """Look at the world now, and at what the brokers said last."""
         reachable = self.reachable()
         with self._lock:
             view = self.view
+            unread_s = (boottime_ns() - view.observed_until_ns) / 1e9
             summary = summarize(view)
             events = dict(self._events)
             redeliveries = dict(self._redeliveries)
@@ -134,6 +145,7 @@ class GroupMetrics(Collector):
             mismatches = len(view.reader.mismatches)
             newest_ms, behind_ms = view.newest_ms, view.behind_ms
             leaderships = list(_leaderships(view))
+        reachable = reachable and unread_s < LATELY_S
         yield _gauge("exporter_kafka_reachable", "Whether the brokers answer.", reachable)
         if newest_ms is not None:
             age_s = max(0.0, time.time() - newest_ms / 1000)
@@ -181,13 +193,12 @@ class GroupMetrics(Collector):
         stopped = family("partition_stopped", "Messages wait, and nobody alive holds it.")
         ranges = family("open_ranges", "Ranges of its messages that are open.")
         grants = family("open_range_grants", "Grants in a row without progress, at most.")
-        for row in self._rows:
+        for row, waited_s, still_s in self._told:
             where = [row.group, row.topic, str(row.partition)]
-            clock = self._clocks[row.group, row.topic, row.partition]
-            alive = row.holder is not None and row.liveness != "stale"
+            alive = _is_alive(row)
             held.add_metric(where, row.holder is not None)
             stopped.add_metric(where, not alive and row.lag != 0)
-            stalled.add_metric(where, clock.stalled_s() if alive and row.lag else 0.0)
+            stalled.add_metric(where, still_s if alive and row.lag else 0.0)
             key = (row.group, row.topic, row.partition)
             if row.open_ranges:
                 self._books.add(key)
@@ -196,8 +207,18 @@ class GroupMetrics(Collector):
                 grants.add_metric(where, row.most_granted)
             if row.lag is not None:
                 messages.add_metric(where, row.lag)
-                seconds.add_metric(where, clock.lag_s())
+                seconds.add_metric(where, waited_s)
         yield from (messages, seconds, stalled, held, stopped, ranges, grants)
+
+
+def _ask_log(connection: Connection) -> None:
+    """Raise as `extent` does if a partition of the log has nobody who answers for it."""
+    extent(admin_client(connection.kafka), connection.topic, connection)
+
+
+def _is_alive(row: PartitionLag) -> bool:
+    """Whether somebody holds a partition, and is not silent."""
+    return row.holder is not None and row.liveness != "stale"
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

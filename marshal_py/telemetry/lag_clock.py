@@ -21,8 +21,11 @@ class LagClock:
         self._position: int | None = None
         self._moved_s = 0.0
 
-    def note(self, at_s: float, position: int | None, end: int) -> None:
-        """Take a sample. An end that is lower than before (a topic made anew) begins afresh."""
+    def note(self, at_s: float, position: int | None, end: int, *, held: bool = True) -> None:
+        """Take a sample. An end that is lower than before (a topic made anew) begins afresh.
+
+        `held`: whether somebody is there to move the position; what nobody holds does not stall.
+        """
         if self._ends and end < self._ends[-1][1]:
             self._ends.clear()
             self._position = None
@@ -31,7 +34,7 @@ class LagClock:
             self._ends[-1] = (at_s, end)
         else:
             self._ends.append((at_s, end))
-        if position != self._position or position is None or position >= end:
+        if not held or position != self._position or position is None or position >= end:
             self._position, self._moved_s = position, at_s
 
     def lag_s(self) -> float:
@@ -51,5 +54,5 @@ class LagClock:
         return now_s - came_s
 
     def stalled_s(self) -> float:
-        """For how long the position has stood still while messages waited."""
+        """For how long the position has stood still, held, while messages waited."""
         return self._ends[-1][0] - self._moved_s

@@ -664,7 +664,7 @@ COMMANDS: tuple[Noticed, ...] = (
         "a silent holder does not count as one alive",
         f"{TELEMETRY}.group_metrics",
         f"{OF_TELEMETRY}/test_group_metrics.py::test_a_partition_that_nobody_alive_holds_is_stopped_while_messages_wait",
-        ("GroupMetrics._lag", ' and row.liveness != "stale"', ""),
+        ("_is_alive", ' and row.liveness != "stale"', ""),
     ),
     noticed(
         "no open range any more is told as 0",
@@ -676,11 +676,7 @@ COMMANDS: tuple[Noticed, ...] = (
         "answers of long ago are none",
         f"{TELEMETRY}.group_metrics",
         f"{OF_TELEMETRY}/test_group_metrics.py::test_answers_that_are_long_ago_are_none",
-        (
-            "GroupMetrics.reachable",
-            " and time.monotonic() - self._answered_s < 2 * ASK_EVERY_S",
-            "",
-        ),
+        ("GroupMetrics.reachable", " and time.monotonic() - self._answered_s < LATELY_S", ""),
     ),
     noticed(
         "the first grant of a range is no redelivery",
@@ -3015,5 +3011,33 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{DASHBOARD}.log_follower",
         f"{OF_DASHBOARD}/test_following.py::test_of_topics_that_are_all_gone_no_lag_is_known",
         ("LogFollower._ask_ends", "[] if ends is None else", "[] if not ends else"),
+    ),
+    noticed(
+        "a scrape does not need what the next answer of the brokers changes",
+        f"{TELEMETRY}.group_metrics",
+        f"{OF_TELEMETRY}/test_group_metrics.py::test_a_scrape_needs_nothing_that_the_next_answer_changes",
+        (
+            "GroupMetrics._lag",
+            "alive = _is_alive(row)",
+            "alive, _ = _is_alive(row), self._clocks[row.group, row.topic, row.partition]",
+        ),
+    ),
+    noticed(
+        "what nobody held has not stood still",
+        f"{TELEMETRY}.group_metrics",
+        f"{OF_TELEMETRY}/test_group_metrics.py::test_what_nobody_held_has_not_stood_still",
+        ("GroupMetrics.ask", ", held=_is_alive(row)", ""),
+    ),
+    noticed(
+        "the exporter asks for the log's ends, too",
+        f"{TELEMETRY}.group_metrics",
+        f"{OF_TELEMETRY}/test_group_metrics.py::test_a_log_that_nobody_answers_for_tells_nothing",
+        ("GroupMetrics.ask", "_ask_log(self._connection)", "pass"),
+    ),
+    noticed(
+        "of a log that is read no more nothing is said of groups",
+        f"{TELEMETRY}.group_metrics",
+        f"{OF_TELEMETRY}/test_group_metrics.py::test_of_a_log_that_is_read_no_more_nothing_is_said_of_groups",
+        ("GroupMetrics.collect", " and unread_s < LATELY_S", ""),
     ),
 )

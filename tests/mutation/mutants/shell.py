@@ -260,8 +260,8 @@ SHELL: tuple[Mutant, ...] = (
         "a partition that is gone is forgotten",
         "marshal_py.telemetry.group_metrics",
         "GroupMetrics.ask",
-        "del self._clocks[gone]",
-        "pass",
+        "before, self._clocks = self._clocks, {}",
+        "before = self._clocks",
     ),
     _m(
         "looking",

@@ -16,11 +16,18 @@ from prometheus_client.core import GaugeMetricFamily
 
 from marshal_py.admin.lag import PartitionLag
 from marshal_py.admin.world_summary import Group, Member, WorldSummary
+from marshal_py.client.log_reader import boottime_ns
 from marshal_py.protocol import events as ev
 from marshal_py.telemetry import group_metrics
 from marshal_py.telemetry.group_metrics import GroupMetrics
 
 ROWS = [PartitionLag("g", "t", p, 5, 0, 9, 4, "c", "live", claimed=True) for p in range(2)]
+
+
+@pytest.fixture(autouse=True)
+def log_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody answers for each partition of the log."""
+    monkeypatch.setattr(group_metrics, "_ask_log", lambda _: None)
 
 
 def lags(metrics: GroupMetrics) -> dict[str, float]:
@@ -62,16 +69,96 @@ def test_brokers_that_do_not_answer_change_nothing_but_whether_they_do(
     assert lags(metrics) == {"0": 4, "1": 4}
 
 
+def test_a_scrape_needs_nothing_that_the_next_answer_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may come in the midst of that."""
+    nothing: Any = None
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+    monkeypatch.setattr(group_metrics, "measure_lag", lambda *_, **__: ROWS)
+    metrics.ask()
+    metrics._clocks.clear()
+    assert lags(metrics) == {"0": 4, "1": 4}
+
+
+def test_what_nobody_held_has_not_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes to work in the morning, or after a pause, is not reported for the night."""
+    nothing: Any = None
+    now_s = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+
+    def stalled(after_s: float, row: PartitionLag) -> float:
+        now_s[0] += after_s
+        monkeypatch.setattr(group_metrics, "measure_lag", lambda *_, **__: [row])
+        metrics.ask()
+        (family,) = [m for m in metrics._lag() if m.name == "marshal_group_stalled_seconds"]
+        return float(family.samples[0].value)
+
+    held, dead, free = (
+        ROWS[0],
+        replace(ROWS[0], liveness="stale"),
+        replace(ROWS[0], holder=None, liveness=None),
+    )
+    assert [stalled(0, held), stalled(10, held)] == [0, 10]
+    assert [stalled(10, dead), stalled(28_800, free)] == [0, 0]
+    assert [stalled(10, held), stalled(10, held)] == [10, 20], "since nobody held it last"
+
+
+def test_a_log_that_nobody_answers_for_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other brokers, which have the topics of messages, may answer."""
+    nothing: Any = None
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+    monkeypatch.setattr(group_metrics, "measure_lag", lambda *_, **__: ROWS)
+    metrics.ask()
+    assert metrics.reachable()
+
+    def fail(_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+
+    monkeypatch.setattr(group_metrics, "_ask_log", fail)
+    metrics.ask()
+    assert not metrics.reachable()
+
+
+VIEW: Any = SimpleNamespace(
+    world=SimpleNamespace(states=[], cells=lambda _: ()),
+    reader=SimpleNamespace(mismatches=[]),
+    newest_ms=None,
+    behind_ms=0,
+)
+
+
+def test_of_a_log_that_is_read_no_more_nothing_is_said_of_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its topic was deleted: in what was read last, everybody lives for ever."""
+    now_ns = [10**12]
+    monkeypatch.setattr(group_metrics, "boottime_ns", lambda: now_ns[0])
+    monkeypatch.setattr(
+        group_metrics, "summarize", lambda _: WorldSummary([Group("g", 1, 1, 0, 0, False)])
+    )
+    VIEW.observed_until_ns = now_ns[0]
+    nothing: Any = None
+    metrics = GroupMetrics(nothing, VIEW, threading.Lock())
+
+    def told() -> tuple[float, bool]:
+        found = {metric.name: metric for metric in metrics.collect()}
+        reachable = found["marshal_exporter_kafka_reachable"].samples[0].value
+        return reachable, "marshal_group_members" in found
+
+    now_ns[0] += 10 * 10**9
+    assert told() == (1, True)
+    now_ns[0] += 10 * 10**9
+    assert told() == (0, False)
+
+
 def test_while_the_brokers_do_not_answer_nothing_is_said_of_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An outage is no death of everybody."""
-    view: Any = SimpleNamespace(
-        world=SimpleNamespace(states=[], cells=lambda _: ()),
-        reader=SimpleNamespace(mismatches=[]),
-        newest_ms=None,
-        behind_ms=0,
-    )
+    view = VIEW
+    view.observed_until_ns = boottime_ns()
     nothing: Any = None
     metrics = GroupMetrics(nothing, view, threading.Lock())
     live = GaugeMetricFamily("marshal_group_members_live", "Live.", value=0)
