@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 
 from marshal_py.client.claim import Claim, core_of
@@ -24,6 +25,8 @@ class ClaimRegistry:
         self.driver = driver
         self._claims: dict[int, Claim] = {}
         """id(holding) → claim."""
+        self._asked: Counter[Claim] = Counter()
+        """How often each of them was asked for, less how often that was given up."""
         driver.on_notice = self._hear
         driver.on_stopped = self._end
 
@@ -36,8 +39,20 @@ class ClaimRegistry:
             claim = self._claims.get(id(holding))
             if claim is None:
                 claim = self._claims[id(holding)] = Claim(driver, holding)
+            self._asked[claim] += 1
             driver.carry_out()
             return claim
+
+    def give_up(self, claim: Claim) -> None:
+        """Take back one `want`: the claim is released, unless this client asked for it besides.
+
+        Others of this program may wait for it, or have it, or have it back soon.
+        """
+        with self.driver.lock:
+            self._asked[claim] -= 1
+            if self._asked[claim] <= 0:
+                del self._asked[claim]  # one that has ended was forgotten before
+                claim.release(wait=False)
 
     def want_range(self, topic: str, partition: int, floor: int, count: int) -> Claim:
         """Ask for a range of messages, once: see `Claimant.want_range`."""
@@ -59,14 +74,14 @@ class ClaimRegistry:
         self, keys: Iterable[tuple[str, int]], timeout_s: float | None, *, ephemeral: bool = False
     ) -> Steps[list[Claim]]:
         """See `Marshal.claim_many`."""
-        had = set(self._claims.values())
-        claims = [self.want(*key, ephemeral=ephemeral) for key in keys]
+        claims: list[Claim] = []
         try:
+            for key in keys:
+                claims.append(self.want(*key, ephemeral=ephemeral))
             yield from self.wait_held(claims, timeout_s)
         except BaseException:
             for claim in claims:
-                if claim not in had:
-                    claim.release(wait=False)
+                self.give_up(claim)
             raise
         return claims
 
@@ -74,14 +89,16 @@ class ClaimRegistry:
         self, topic: str, partition: int, timeout_s: float, *, ephemeral: bool = False
     ) -> Steps[Claim | None]:
         """See `Marshal.try_claim`."""
-        had = set(self._claims.values())
         claim = self.want(topic, partition, ephemeral=ephemeral)
         core = core_of(claim)
-        yield Wait(core.changed, lambda: core.decided, timeout_s)
+        try:
+            yield Wait(core.changed, lambda: core.decided, timeout_s)
+        except BaseException:
+            self.give_up(claim)
+            raise
         if claim.held:
             return claim
-        if claim not in had:  # else others of this program wait for it, or have it back soon
-            claim.release(wait=False)
+        self.give_up(claim)
         return None
 
     def wait_held(self, claims: list[Claim], timeout_s: float | None) -> Steps[None]:
@@ -119,6 +136,7 @@ class ClaimRegistry:
         claim.hear(notice)
         if notice.kind in ("lost", "released"):
             del self._claims[id(notice.holding)]
+            self._asked.pop(claim, None)
 
     def _end(self) -> None:
         for claim in list(self._claims.values()):

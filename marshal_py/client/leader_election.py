@@ -108,8 +108,7 @@ class Leadership:
         try:
             yield from self._registry.wait_held([claim], timeout_s)
         except BaseException as error:
-            if claim is not self.claim:
-                claim.release(wait=False)
+            self._registry.give_up(claim)
             if isinstance(error, ClaimTimeout):
                 raise ClaimTimeout(f"not elected leader of {self.name!r}: {error}") from None
             raise

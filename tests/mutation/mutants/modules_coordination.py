@@ -1648,11 +1648,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "a candidate that waited in vain does not stand on",
         f"{CLIENT}.leader_election",
         f"{OF_CLIENT}/test_leader_election.py::test_who_is_not_elected_does_not_stand_on",
-        (
-            "Leadership.campaign_steps",
-            "if claim is not self.claim:\n                claim.release",
-            "if self.claim:\n                claim.release",
-        ),
+        ("Leadership.campaign_steps", "self._registry.give_up(claim)", "pass"),
     ),
     noticed(
         "a candidate that was interrupted does not stand on",
@@ -1661,9 +1657,9 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Leadership.campaign_steps", "except BaseException as", "except Exception as"),
     ),
     noticed(
-        "a leader that lapsed and waits in vain keeps its claim",
+        "a leader that was elected has its claim",
         f"{CLIENT}.leader_election",
-        f"{OF_CLIENT}/test_leader_election.py::test_who_has_lapsed_and_waits_in_vain_keeps_the_claim_that_may_come_back",
+        f"{OF_CLIENT}/test_leader_election.py::test_a_hook_is_looked_up_when_it_is_due_and_a_slow_release_is_no_failure",
         ("Leadership.campaign_steps", "        self.claim = claim", "        pass"),
     ),
     noticed(
@@ -2392,7 +2388,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "who tries to claim gives up nothing that the client has or waits for",
         f"{CLIENT}.claims",
         f"{OF_CLIENT}/test_claims.py::test_what_the_client_has_or_waits_for_is_not_given_up_by_who_tries",
-        ("ClaimRegistry.try_claim", "if claim not in had:", "if True:"),
+        ("ClaimRegistry.give_up", "if self._asked[claim] <= 0:", "if True:"),
     ),
     noticed(
         "a leader that lapsed and is cancelled while it waits keeps its claim",
@@ -2400,9 +2396,25 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CLIENT}/test_leader_election.py::test_who_has_lapsed_and_waits_in_vain_keeps_the_claim_that_may_come_back",
         (
             "Leadership.campaign_steps",
-            "if claim is not self.claim:\n                claim.release",
-            "if claim is not self.claim or not isinstance(error, ClaimTimeout):\n"
-            "                claim.release",
+            "self._registry.give_up(claim)",
+            "claim.release(wait=False)",
+        ),
+    ),
+    noticed(
+        "who has waited long enough gives up nothing that another thread waits for",
+        f"{CLIENT}.claims",
+        f"{OF_CLIENT}/test_claims.py::test_what_another_thread_waits_for_goes_on_when_one_has_waited_long_enough",
+        ("ClaimRegistry.want", "self._asked[claim] += 1", "self._asked[claim] = 1"),
+    ),
+    noticed(
+        "of keys of which one is none nothing is claimed",
+        f"{CLIENT}.claims",
+        f"{OF_CLIENT}/test_claims.py::test_of_keys_of_which_one_is_none_nothing_is_claimed",
+        (
+            "ClaimRegistry.claim_many",
+            "        claims: list[Claim] = []\n        try:\n            for key in keys:\n"
+            "                claims.append(self.want(*key, ephemeral=ephemeral))\n",
+            "        claims = [self.want(*key, ephemeral=ephemeral) for key in keys]\n        try:\n",
         ),
     ),
 )

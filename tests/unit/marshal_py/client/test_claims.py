@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
-from marshal_py import GroupAdmin, Marshal
+from marshal_py import Claim, GroupAdmin, Marshal
 from marshal_py.client.claim import core_of
-from marshal_py.errors import ClaimTimeout
+from marshal_py.client.claims import ClaimRegistry
+from marshal_py.client.waiting import Steps, Wait, block
+from marshal_py.errors import ClaimTimeout, InvalidArgument
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.testing import TestBroker
 from tests.support.spec import spec
@@ -60,6 +65,58 @@ def test_what_the_client_has_or_waits_for_is_not_given_up_by_who_tries(
             assert me.try_claim("t", 0) is None
             held.release()
         assert mine.wait_held(60)
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_what_another_thread_waits_for_goes_on_when_one_has_waited_long_enough(
+    mock_kafka: TestBroker, is_wanted: bool
+) -> None:
+    """It began to wait after the one that gives up."""
+    with client(mock_kafka, "other") as other, client(mock_kafka, "me") as me:
+        held = other.claim("t", 0)
+        begun, won = threading.Event(), list[Claim]()
+
+        def wait() -> None:
+            assert begun.wait(30)
+            won.append(me.want("t", 0) if is_wanted else me.claim("t", 0, timeout_s=60))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        registry, asked = me._registry, list[str]()
+        want, steps = registry.want, registry.wait_held
+
+        def count(*key: Any, **more: Any) -> Claim:
+            claim = want(*key, **more)
+            asked.append(threading.current_thread().name)
+            return claim
+
+        def wait_held(claims: list[Claim], timeout_s: float | None) -> Steps[None]:
+            if threading.current_thread() is not waiting:
+                begun.set()
+                while waiting.name not in asked:
+                    yield Wait(core_of(claims[0]).changed, lambda: False, 0.01)
+            yield from steps(claims, timeout_s)
+
+        registry.want = count  # type: ignore[method-assign]
+        registry.wait_held = wait_held  # type: ignore[method-assign]
+        with pytest.raises(ClaimTimeout):
+            me.claim("t", 0, timeout_s=SOON_S)
+        held.release()
+        waiting.join(60)
+        assert won[0].wait_held(60)
+
+
+def test_of_keys_of_which_one_is_none_nothing_is_claimed(mock_kafka: TestBroker) -> None:
+    with client(mock_kafka, "me") as me:
+        with pytest.raises(InvalidArgument, match="partition = -1"):
+            me.claim_many([("t", 0), ("t", -1)])
+        registry = me._registry
+        block(me._driver.lock, until_nothing_is_claimed(registry))
+
+
+def until_nothing_is_claimed(registry: ClaimRegistry) -> Steps[None]:
+    for claim in list(registry._claims.values()):
+        assert (yield Wait(core_of(claim).changed, core_of(claim).ended.is_set, 30)), claim
 
 
 def test_a_claim_that_was_released_is_made_anew(mock_kafka: TestBroker) -> None:

@@ -158,11 +158,18 @@ class Registry:
 
     def __init__(self) -> None:
         self.claim = Claim()
+        self.asked = 0
         self.error: BaseException | None = None
         self.driver = SimpleNamespace(lock=threading.RLock())
 
     def want(self, *_: object) -> Claim:
+        self.asked += 1
         return self.claim
+
+    def give_up(self, claim: Claim) -> None:
+        self.asked -= 1
+        if not self.asked:
+            claim.release(wait=False)
 
     def wait_held(self, *_: object) -> Iterator[Any]:
         if self.error is not None:
