@@ -28,7 +28,6 @@ out of what is sent: the checkpoint passes its id.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -37,6 +36,7 @@ from harvest.core.failure import Failure
 from harvest.core.kafka_headers import header_problem, headers_fit
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row, Unreadable, named
+from harvest.core.topic_names import is_topic
 
 __all__ = [
     "MISSING_TOPIC",
@@ -48,7 +48,6 @@ __all__ = [
     "BadRowPolicy",
     "DeadLettersAdded",
     "Key",
-    "is_topic",
     "missing_topic_pattern",
     "problem",
     "waiting_row",
@@ -56,7 +55,6 @@ __all__ = [
 
 Key: TypeAlias = tuple[str, bytes | None]
 
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MAX_TOPICS: Final = 10_000
 
 MISSING_TOPIC: Final = "the topic {!r} does not exist: create it"
@@ -92,11 +90,6 @@ class BadRow(NamedTuple):
 def missing_topic_pattern() -> str:
     """What such errors are like, for SQL."""
     return MISSING_TOPIC.replace("{!r}", "%") + "%"
-
-
-def is_topic(name: str) -> bool:
-    """Whether Kafka allows a topic to have this name."""
-    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def problem(row: Row) -> str | None:

@@ -7,18 +7,16 @@ header columns may be text or bytes. A NULL `kafka_value` is a tombstone.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
+from harvest.core.topic_names import is_topic
 from harvest.errors import InvalidRecord
 
 __all__ = ["Headers", "OutboxRecord"]
 
 Headers: TypeAlias = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
-
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ class OutboxRecord:
 
 
 def _check_topic(topic: Any) -> None:
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    if not isinstance(topic, str) or not is_topic(topic):
         raise InvalidRecord(
             f"topic is {topic!r}: Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ - "
             "and neither '.' nor '..'"

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from marshal_py.admin.books import Book, book_of
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.sharing import Sharings
-from marshal_py.admin.topic_offsets import offset_ranges
+from marshal_py.admin.topic_offsets import is_topic, offset_ranges
 from marshal_py.admin.world_reader import WorldView
 from marshal_py.admin.world_summary import WorldSummary, summarize
 from marshal_py.client.acl import REFUSED, denied
@@ -23,10 +23,6 @@ from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, source_of
 from marshal_py.protocol.world import LEADER_PREFIX, Liveness
 
 __all__ = ["PartitionLag", "measure_lag", "require_readable"]
-
-
-TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""What a topic of Kafka may be called; a claim may have any name."""
 
 
 @dataclass
@@ -213,7 +209,7 @@ def require_readable(
     if topic is not None:
         hidden &= {topic}
     # By name: the brokers say nothing of what they hide otherwise, and this creates no topic.
-    asked = TopicCollection([name for name in sorted(hidden) if TOPIC_NAME.fullmatch(name)])
+    asked = TopicCollection([name for name in sorted(hidden) if is_topic(name)])
     if not asked.topic_names:
         return
     for name, answer in admin.describe_topics(asked, request_timeout=connection.timeout_s).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from confluent_kafka import KafkaError, TopicPartition
@@ -13,7 +14,7 @@ from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import BrokerUnavailable, TopicMissing
 
-__all__ = ["NO_SUCH_TOPIC", "extent", "offset_ranges", "partitions_of"]
+__all__ = ["NO_SUCH_TOPIC", "extent", "is_topic", "offset_ranges", "partitions_of"]
 
 NO_SUCH_TOPIC: Final = frozenset(
     {
@@ -22,6 +23,13 @@ NO_SUCH_TOPIC: Final = frozenset(
         KafkaError.TOPIC_EXCEPTION,  # no topic can have this name; a virtual one may
     }
 )
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def is_topic(name: str) -> bool:
+    """Whether Kafka allows a topic to have this name; a claim may have any."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def partitions_of(

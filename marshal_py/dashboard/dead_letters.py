@@ -23,12 +23,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaException
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException
 from msgspec import Struct
 
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.lag import TOPIC_NAME
-from marshal_py.admin.topic_offsets import extent, offset_ranges
+from marshal_py.admin.topic_offsets import extent, is_topic, offset_ranges
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.topics import admin_client
@@ -46,6 +45,16 @@ MAX_SHOWN: Final = 1_000
 MAX_TEXT: Final = 2_000
 _PREFETCH_KB: Final = 16_384
 _NUMBER: Final = re.compile(r"\d{1,18}", re.ASCII)
+
+_MAYBE: Final = {
+    KafkaError._FATAL,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.REQUEST_TIMED_OUT,
+}
+"""With these, a record may be in its topic or not."""
 
 LetterId = tuple[int, int]
 """Partition and offset of a dead letter in its topic."""
@@ -85,7 +94,7 @@ class Target(Struct, frozen=True):
 
 
 class Replayed(Struct):
-    """What a replay came to."""
+    """What a replay came to. `done`: what was replayed, or may have been."""
 
     done: list[LetterId]
     text: str
@@ -149,7 +158,7 @@ class DeadLetterTopics:
         admin = admin_client(self._connection.kafka)
         try:
             sources = {key: self._source(topic, message) for key, message in messages.items()}
-            names = {source for source, _ in sources.values() if TOPIC_NAME.fullmatch(source)}
+            names = {source for source, _ in sources.values() if is_topic(source)}
             known = describe(admin, names, self._connection.timeout_s)
             for key, source in sources.items():
                 _check(_where(topic, key), *source, known)
@@ -187,18 +196,27 @@ class DeadLetterTopics:
             headers += [(REPLAYED + n, str(v).encode(errors="replace")) for n, v in told.items()]
             key, value = message.key(), message.value()
             records.append(NewRecord(target.topic, target.partition, key, value, headers))
-        done, problems = [], []
+        done: list[LetterId] = []
+        unknown: list[LetterId] = []
+        maybe, problems = list[str](), list[str]()
         for target, written in zip(targets, append(self._connection.kafka, records), strict=True):
             if written.error is None:
                 done.append(target.letter)
-            elif written.error.code() in REFUSED:
-                problems.append(str(denied(self._connection.kafka, target.topic, "Write")))
+                continue
+            problem = f"{target.topic}/{target.partition}: {written.error.str()}"
+            if written.error.code() in REFUSED:
+                problem = str(denied(self._connection.kafka, target.topic, "Write"))
+            if written.error.code() in _MAYBE:
+                unknown.append(target.letter)
+                maybe.append(problem)
             else:
-                problems.append(f"{target.topic}/{target.partition}: {written.error.str()}")
+                problems.append(problem)
         text = f"{len(done)} of {len(targets)} replayed"
+        if unknown:
+            text += f"; of {len(unknown)} it is not known: {'; '.join(dict.fromkeys(maybe))}"
         if problems:
             text += f"; not the others: {'; '.join(dict.fromkeys(problems))}"
-        return Replayed(done, f"{text}.", bool(problems))
+        return Replayed([*done, *unknown], f"{text}.", bool(unknown or problems))
 
     def _messages(self, topic: str, chosen: Iterable[LetterId]) -> dict[LetterId, Any]:
         """Read certain letters anew."""

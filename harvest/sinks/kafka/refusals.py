@@ -18,9 +18,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
-from harvest.core.dead_letters import MISSING_TOPIC, is_topic
+from harvest.core.dead_letters import MISSING_TOPIC
 from harvest.core.failure import Failure
 from harvest.core.row import Row
+from harvest.core.topic_names import is_topic
 from harvest.sinks.kafka.clients import make_client
 
 __all__ = [

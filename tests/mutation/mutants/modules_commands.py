@@ -3040,4 +3040,16 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_TELEMETRY}/test_group_metrics.py::test_of_a_log_that_is_read_no_more_nothing_is_said_of_groups",
         ("GroupMetrics.collect", " and unread_s < LATELY_S", ""),
     ),
+    noticed(
+        "a letter that may have been replayed counts as such",
+        f"{DASHBOARD}.dead_letters",
+        f"{OF_DASHBOARD}/test_dead_letters.py::test_one_that_may_have_been_written_counts_as_replayed_and_is_told_apart",
+        ("DeadLetterTopics.replay", "Replayed([*done, *unknown],", "Replayed(done,"),
+    ),
+    noticed(
+        "no topic is called by one dot or two",
+        "marshal_py.admin.topic_offsets",
+        f"{OF_DASHBOARD}/test_dead_letters.py::test_of_a_name_that_no_topic_has_the_brokers_are_not_asked",
+        ("is_topic", ' and name not in (".", "..")', ""),
+    ),
 )

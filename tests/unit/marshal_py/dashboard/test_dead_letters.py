@@ -209,13 +209,44 @@ def test_of_those_that_were_not_written_it_is_told_why(
         Appended(7, None),
         Appended(-1, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)),
         Appended(-1, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)),
-        Appended(-1, KafkaError(KafkaError._MSG_TIMED_OUT)),
+        Appended(-1, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)),
     ]
     targets = topics.targets("orders.dlq", [(0, n) for n in range(4)])
     done = topics.replay("orders.dlq", targets, "ann")
     assert (done.done, done.failed) == ([(0, 0)], True)
     assert done.text.startswith("1 of 4 replayed; not the others: no right to Write; orders/2: ")
     assert done.text.count("no right") == 1
+
+
+@pytest.mark.parametrize("code", [KafkaError._MSG_TIMED_OUT, KafkaError._FATAL])
+def test_one_that_may_have_been_written_counts_as_replayed_and_is_told_apart(
+    cluster: Cluster, topics: DeadLetterTopics, code: int
+) -> None:
+    """Who replays it again is warned."""
+    cluster.messages = [Message(n, FROM_ORDERS) for n in range(3)]
+    cluster.answers = [
+        Appended(7, None),
+        Appended(-1, KafkaError(code)),
+        Appended(-1, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)),
+    ]
+    targets = topics.targets("orders.dlq", [(0, n) for n in range(3)])
+    done = topics.replay("orders.dlq", targets, "ann")
+    assert (done.done, done.failed) == ([(0, 0), (0, 1)], True)
+    assert done.text.startswith("1 of 3 replayed; of 1 it is not known: orders/2: ")
+    assert "; not the others: orders/2: " in done.text
+
+
+@pytest.mark.parametrize("name", [b".", b"..", b"a/b"])
+def test_of_a_name_that_no_topic_has_the_brokers_are_not_asked(
+    cluster: Cluster, topics: DeadLetterTopics, monkeypatch: pytest.MonkeyPatch, name: bytes
+) -> None:
+    """They would refuse to answer, for all letters."""
+    asked: list[set[str]] = []
+    monkeypatch.setattr(module, "describe", lambda _admin, names, _: asked.append(names) or {})
+    cluster.messages = [Message(0, [("dlq-topic", name), ("dlq-partition", b"0")])]
+    with pytest.raises(InvalidArgument, match="does not exist"):
+        topics.targets("orders.dlq", [(0, 0)])
+    assert asked == [set()]
 
 
 def test_topics_of_dead_letters_are_found_by_name_the_fullest_first(
