@@ -422,13 +422,20 @@ class GroupAdmin:
         cell = self.world.cell(self.group_id, *key)
         return (-1, None) if cell is None else (cell.position, cell.holder)
 
-    def set_positions(self, positions: Positions, *, timeout_s: float = 60.0) -> list[Change]:
+    def set_positions(
+        self,
+        positions: Positions,
+        *,
+        timeout_s: float = 60.0,
+        check: Callable[[list[Change]], None] | None = None,
+    ) -> list[Change]:
         """Set where the group goes on, back or forth; return what was changed.
 
         The group is paused meanwhile (unless it is already, and then stays so). A held partition
         is waited for until its holder releases it or has been silent for two of its intervals by
         this process's clock, as a claimant waits. Targets such as "-100" or "latest" are resolved
         then. Nothing is written before all partitions are ready; each is then compared and set.
+        `check` is told then what it comes to, and may raise: nothing is set in that case.
 
         For at-most-once consumers, messages above the new position may be delivered again: this is
         what going back means. Where a Kafka consumer group of the same name has committed offsets
@@ -443,6 +450,8 @@ class GroupAdmin:
             units = [unit for key in positions for unit in self._units_of(key)]
             self._await_settable(units, deadline)
             changes = self.plan(positions)
+            if check is not None:
+                check(changes)
             self._set({c.key: c.after for c in changes}, deadline)
             self._align_kafka(changes)
         return changes

@@ -245,12 +245,15 @@ class Operations:
                 raise GroupPausedError(f"group {action.group!r} was not paused any more")
             return {"text": f"{action.group} goes on.", "changes": []}
         wanted = {change.key: change.after for change in shown}
-        moved = has_moved(
-            shown, admin.plan(dict.fromkeys(self._positions(admin, action), 0) | wanted)
-        )
-        if moved is not None:
-            raise InvalidArgument(f"{moved}; nothing was set: look again first")
-        changes = admin.set_positions(wanted, timeout_s=SET_TIMEOUT_S)
+
+        def check(now: list[Change]) -> None:
+            moved = has_moved(shown, now)
+            if moved is not None:
+                raise InvalidArgument(f"{moved}; nothing was set: look again first")
+
+        check(admin.plan(dict.fromkeys(self._positions(admin, action), 0) | wanted))
+        # Once more when all is let go of: what holders finish may lie beyond the target.
+        changes = admin.set_positions(wanted, timeout_s=SET_TIMEOUT_S, check=check)
         text = f"{count(len(changes), 'position')} of {action.topic} set."
         return {"text": text, "changes": _rows(changes)}
 

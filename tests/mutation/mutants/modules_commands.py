@@ -3052,4 +3052,16 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_DASHBOARD}/test_dead_letters.py::test_of_a_name_that_no_topic_has_the_brokers_are_not_asked",
         ("is_topic", ' and name not in (".", "..")', ""),
     ),
+    noticed(
+        "what holders finish before they let go is taken in where a position is set",
+        f"{DASHBOARD}.operations",
+        f"{OF_DASHBOARD}/test_operations.py::test_what_was_reached_before_the_partition_was_let_go_of_is_not_done_again",
+        ("Operations._perform", "check=check)", "check=lambda _: None)"),
+    ),
+    noticed(
+        "what setting a position comes to is told before it is set",
+        "marshal_py.admin.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_who_asks_for_it_is_told_what_setting_a_position_comes_to_when_all_is_let_go_of",
+        ("GroupAdmin.set_positions", "check(changes)", "pass"),
+    ),
 )

@@ -11,7 +11,7 @@ import pytest
 from marshal_py.admin import group_admin as module
 from marshal_py.admin.group_admin import GroupAdmin
 from marshal_py.admin.operator import Make
-from marshal_py.admin.positions import Key
+from marshal_py.admin.positions import Change, Key
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -71,6 +71,45 @@ def test_what_somebody_else_pauses_meanwhile_stays() -> None:
     with Operated(log).while_paused(600):
         log.pause = other
     assert log.pause == other
+
+
+class Positioned(Operated):
+    """One partition, which its holder lets go of beyond where it was."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.at, self.set_to = 80, dict[Key, int]()
+
+    def _units_of(self, key: Key) -> list[Key]:
+        return [key]
+
+    def plan(self, positions: Any) -> list[Change]:
+        return [Change("t", 0, self.at, positions["t", 0], None, None)]
+
+    def _await_settable(self, keys: list[Key], deadline: float) -> None:
+        self.at = 95
+
+    def _set(self, offsets: Any, deadline: float) -> None:
+        self.set_to.update(offsets)
+
+    def _align_kafka(self, changes: list[Change]) -> None:
+        pass
+
+
+def test_who_asks_for_it_is_told_what_setting_a_position_comes_to_when_all_is_let_go_of() -> None:
+    log = Log(None)
+    admin = Positioned(log)
+
+    def check(changes: list[Change]) -> None:
+        assert [(c.before, c.after) for c in changes] == [(95, 90)]
+        assert log.pause is not None
+        raise InvalidArgument("not so")
+
+    with pytest.raises(InvalidArgument, match="not so"):
+        admin.set_positions({("t", 0): 90}, check=check)
+    assert (admin.set_to, log.pause) == ({}, None)
+    admin.set_positions({("t", 0): 90})
+    assert admin.set_to == {("t", 0): 90}
 
 
 class Refusing(Log):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from msgspec.structs import replace
@@ -97,6 +97,41 @@ def test_what_means_something_else_is_refused(now: list[Change], why: str) -> No
     said = has_moved([change(100, 90)], now)
     assert said is not None
     assert said.startswith(why)
+
+
+class MovingAdmin(SlowAdmin):
+    """Its group works on until the partition is let go of, and is beyond the target then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[list[Change]] = []
+
+    def keys_of(self, topic: str, _partitions: object) -> list[tuple[str, int]]:
+        return [(topic, 0)]
+
+    def plan(self, _positions: object) -> list[Change]:
+        return [change(80, 90)]
+
+    def set_positions(
+        self, _positions: object, *, timeout_s: float, check: Callable[[list[Change]], None]
+    ) -> list[Change]:
+        now = [change(95, 90)]
+        check(now)
+        self.written.append(now)
+        return now
+
+
+def test_what_was_reached_before_the_partition_was_let_go_of_is_not_done_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection = Connection.of_servers("nowhere:1")
+    operations = Operations(connection, DeadLetterTopics(connection), Trail(connection))
+    admin = MovingAdmin()
+    monkeypatch.setattr(operations, "_admin", lambda _: admin)
+    ticket = operations.preview(Action("set_position", "g", topic="orders", to="90"))["ticket"]
+    with pytest.raises(InvalidArgument, match="was at 80, and is at 95 by now; nothing was set"):
+        operations.perform(ticket)
+    assert admin.written == []
 
 
 # Replays
