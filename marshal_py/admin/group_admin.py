@@ -667,7 +667,8 @@ class GroupAdmin:
 
         Of `topics` only, if they are given, else of all but the coordination topic: what is there
         is no position (see `marshal_py.client.committed`). Raises `GroupInUse` while the group has
-        active members, unless `even_if_active`; `InvalidArgument` if it has committed nothing.
+        active members, unless `even_if_active`; `InvalidArgument` if it has committed nothing, or
+        nothing of one of `topics`: whoever names it wants to go on there.
         """
         admin = admin_client(self._kafka)
         found = committed_offsets(admin, kafka_group, KAFKA_S, even_if_active=even_if_active)
@@ -684,6 +685,12 @@ class GroupAdmin:
                 f"Kafka consumer group {kafka_group!r} has committed no offsets"
                 + ("" if wanted is None else f" of {', '.join(sorted(wanted))}")
                 + "; check the name: `kafka-consumer-groups.sh --list` shows those that there are"
+            )
+        if missing := set(wanted or ()) - {topic for topic, _ in chosen}:
+            raise InvalidArgument(
+                f"Kafka consumer group {kafka_group!r} has committed no offsets of "
+                f"{', '.join(map(repr, sorted(missing)))}, or there is no such topic (any more): "
+                "nothing was imported. Check the name, or leave it out"
             )
         return chosen
 

@@ -3064,4 +3064,14 @@ COMMANDS: tuple[Noticed, ...] = (
         "unit/marshal_py/admin/test_group_admin.py::test_who_asks_for_it_is_told_what_setting_a_position_comes_to_when_all_is_let_go_of",
         ("GroupAdmin.set_positions", "check(changes)", "pass"),
     ),
+    noticed(
+        "each topic that is named must have been committed",
+        "marshal_py.admin.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_each_topic_that_is_named_must_have_been_committed",
+        (
+            "GroupAdmin.import_positions",
+            "if missing := set(wanted or ()) - {topic for topic, _ in chosen}:",
+            "if missing := set[str]():",
+        ),
+    ),
 )

@@ -11,7 +11,7 @@ import pytest
 from marshal_py.admin import group_admin as module
 from marshal_py.admin.group_admin import GroupAdmin
 from marshal_py.admin.operator import Make
-from marshal_py.admin.positions import Change, Key
+from marshal_py.admin.positions import Change, Key, Target
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -241,3 +241,24 @@ def test_how_many_partitions_there_are_is_not_guessed_where_brokers_do_not_tell(
     answer(monkeypatch, why)
     with pytest.raises(type(why)):
         WithCells().keys_of("t")
+
+
+def test_each_topic_that_is_named_must_have_been_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a name that was mistyped, its members would begin anywhere, and nobody be told."""
+    committed = {("orders", 0): 7, ("gone", 0): 3, ("__marshal", 0): 9}
+    monkeypatch.setattr(module, "admin_client", lambda _: None)
+    monkeypatch.setattr(module, "committed_offsets", lambda *_, **__: committed)
+    monkeypatch.setattr(
+        module, "extents", lambda _admin, keys, _s: {k: None for k in keys if k[0] != "gone"}
+    )
+    admin = WithCells()
+    admin.topic = "__marshal"
+    assert admin.import_positions("old") == {("orders", 0): Target("committed", 7)}
+    assert admin.import_positions("old", topics=["orders"]).keys() == {("orders", 0)}
+    for name in ("ordres", "gone", ""):
+        with pytest.raises(InvalidArgument, match=f"no offsets of '{name}'.*nothing was imported"):
+            admin.import_positions("old", topics=["orders", name])
+    with pytest.raises(InvalidArgument, match="no offsets of gone; check the name"):
+        admin.import_positions("old", topics=["gone"])
