@@ -8,6 +8,7 @@ so. What the topic lost is looked for in the snapshots: positions that groups ha
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,13 @@ from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.settings import default_client_id, new_instance_id
 from marshal_py.client.topics import admin_client
-from marshal_py.errors import BrokerUnavailable, ConfigurationError, MalformedRecord, TopicMissing
+from marshal_py.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    MalformedRecord,
+    MarshalError,
+    TopicMissing,
+)
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import (
     MAX_BASE,
@@ -40,7 +47,7 @@ from marshal_py.protocol.messages import (
     SetPosition,
     encode,
 )
-from marshal_py.protocol.rationalizer import GroupState, PartitionState
+from marshal_py.protocol.rationalizer import GroupState, PartitionState, Pause
 
 __all__ = ["Recovery", "Restored", "found_log", "recover_log"]
 
@@ -79,6 +86,8 @@ class Recovery:
     """Every epoch from now on is larger than this."""
     positions: list[Restored] = field(default_factory=list)
     done: bool = False
+    paused: list[str] = field(default_factory=list)
+    """Groups with such positions that are paused already, and stay so."""
 
 
 class _Log:
@@ -241,6 +250,8 @@ def recover_log(
         )
         if restore_positions:
             plan.positions = _lost_positions(log, old)
+            groups = sorted({row.group_id for row in plan.positions})
+            plan.paused = [g for g in groups if log.reader.world.paused(g)]
         if apply:
             if 0 < snapshot_count < count:
                 _grow(admin, connection, count)
@@ -350,23 +361,27 @@ def _restore(log: _Log, plan: Recovery) -> None:
             until_ms = time.time_ns() // 1_000_000 + PAUSED_FOR_MS
             log.write([(home, ReleaseGroup(VERSION, *log.sender(group_id), until_ms))])
         group = state.groups[group_id]
-        pause = group.pause
-        log.write(
-            (
-                home,
-                SetPosition(
-                    VERSION,
-                    *log.sender(group_id),
-                    *unit,
-                    position,
-                    group.version(group.cells.get(unit)),
-                ),
+        pause = None if was_paused else group.pause
+        try:
+            log.write(
+                (
+                    home,
+                    SetPosition(
+                        VERSION,
+                        *log.sender(group_id),
+                        *unit,
+                        position,
+                        group.version(group.cells.get(unit)),
+                    ),
+                )
+                for row in list(rows)
+                for unit, position in _to_set(group, row)
             )
-            for row in list(rows)
-            for unit, position in _to_set(group, row)
-        )
-        if not was_paused and pause is not None:
-            log.write([(home, ResumeGroup(VERSION, *log.sender(group_id), pause.version))])
+        except BaseException:
+            with contextlib.suppress(MarshalError):  # it ends by itself then
+                _resume(log, group_id, pause)
+            raise
+        _resume(log, group_id, pause)
     for row in plan.positions:
         found = log.reader.world.group(row.group_id)
         if _goes_on_at(found, row.topic, row.partition) < row.position:
@@ -374,6 +389,13 @@ def _restore(log: _Log, plan: Recovery) -> None:
                 f"the position of {row.group_id} {row.topic}/{row.partition} could not be set, as "
                 "somebody else wrote at the same time: stop all clients, and run it again"
             )
+
+
+def _resume(log: _Log, group_id: str, pause: Pause | None) -> None:
+    """End a pause of ours; None: there is none."""
+    if pause is not None:
+        record = ResumeGroup(VERSION, *log.sender(group_id), pause.version)
+        log.write([(log.reader.world.home(group_id), record)])
 
 
 def _to_set(group: GroupState, row: Restored) -> Iterator[tuple[tuple[str, int], int]]:

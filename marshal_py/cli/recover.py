@@ -87,5 +87,7 @@ def _print(done: Recovery) -> None:
                 row.source,
             )
         show(out, made)
+    for group in done.paused:
+        note(f"group {group} is paused, and stays so: `marshal group resume` ends that")
     if not done.done:
         note("dry run: stop all clients and add --yes to do it")

@@ -1,10 +1,10 @@
 """The guard: a small process that owns the server processes and their temporary folder.
 
 Theory of operation. The servers are children of the guard, not of the test process. The guard takes
-commands (JSON lines) on its standard input and answers each with one line. It ends when its input
-closes or when the test process is gone, whichever comes first, and then it kills every server and
-removes the folder. So nothing is left behind however the test process ends, SIGKILL included, and
-no signal can hit a reused pid: only the guard reaps its children.
+commands (JSON lines) on its standard input and answers each with one line, under its number. It
+ends when its input closes or when the test process is gone, whichever comes first, and then it
+kills every server and removes the folder. So nothing is left behind however the test process ends,
+SIGKILL included, and no signal can hit a reused pid: only the guard reaps its children.
 
 Runs as a script under `python -I -S`: standard library only.
 """
@@ -190,10 +190,12 @@ def serve(guard: Guard, parent: int) -> None:
             return
         *lines, buffer = (buffer + chunk).split(b"\n")
         for line in lines:
+            request = json.loads(line)
             try:
-                reply = guard.answer(json.loads(line))
+                reply = guard.answer(request)
             except Exception as error:
                 reply = {"error": f"{type(error).__name__}: {error}"}
+            reply["number"] = request.get("number")
             os.write(1, json.dumps(reply).encode() + b"\n")
 
 

@@ -43,6 +43,7 @@ class Guard:
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.Lock()
+        self._asked = 0
         self._folder = folder
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", _guard.__file__, str(folder), str(os.getpid())],
@@ -61,16 +62,23 @@ class Guard:
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Send one command and return its answer; `ServerFailed` when the guard is gone."""
+        reply: dict[str, Any] = {}
         with self._lock:
+            self._asked += 1
+            request["number"] = self._asked
             try:
                 self._commands.write(json.dumps(request).encode() + b"\n")
                 self._commands.flush()
-                line = self._replies.readline()
+                while reply.get("number") != self._asked:  # or to who was interrupted before
+                    line = self._replies.readline()
+                    if not line:
+                        break
+                    reply = json.loads(line)
             except (OSError, ValueError) as error:
                 raise ServerFailed(f"The guard process of the servers is gone: {error}") from error
         if not line:
             raise ServerFailed("The guard process of the servers is gone: it was killed")
-        reply: dict[str, Any] = json.loads(line)
+        del reply["number"]
         if "error" in reply:
             raise ServerFailed(f"The guard process could not {request['op']}: {reply['error']}")
         return reply

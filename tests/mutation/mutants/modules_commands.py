@@ -3074,4 +3074,16 @@ COMMANDS: tuple[Noticed, ...] = (
             "if missing := set[str]():",
         ),
     ),
+    noticed(
+        "the guard's answer to who was interrupted is nobody else's",
+        f"{EMBEDDED}.process",
+        f"{OF_EMBEDDED}/test_guard.py::test_the_answer_to_who_was_interrupted_is_nobody_elses",
+        ("Guard.ask", 'while reply.get("number") != self._asked:', "while not reply:"),
+    ),
+    noticed(
+        "a recovery that is interrupted leaves no group paused",
+        "marshal_py.admin.log_recovery",
+        "unit/marshal_py/admin/test_log_recovery.py::test_a_recovery_that_is_interrupted_leaves_no_group_paused",
+        ("_restore", "                _resume(log, group_id, pause)\n", "                pass\n"),
+    ),
 )

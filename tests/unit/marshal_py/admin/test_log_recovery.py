@@ -398,7 +398,8 @@ def test_a_group_is_paused_afterwards_if_it_was_before(
     if was_paused:
         put(lost.world.states[0], ReleaseGroup(2, "b", "b1", "g", 0, 77))
     now_ms = time.time_ns() // 1_000_000
-    assert plan_of(apply=True).done
+    done = plan_of(apply=True)
+    assert (done.done, done.paused) == (True, ["g"] if was_paused else [])
     pauses = [record for record in written if isinstance(record, ReleaseGroup)]
     if was_paused:
         assert lost.world.states[0].paused == {"g": 77}
@@ -407,6 +408,27 @@ def test_a_group_is_paused_afterwards_if_it_was_before(
     assert lost.world.states[0].paused == {}
     (pause,) = pauses
     assert 60_000 <= pause.expires_at_ms - now_ms <= 3 * 3_600_000, "it ends by itself"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokerUnavailable("not seen")])
+def test_a_recovery_that_is_interrupted_leaves_no_group_paused(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Run again, it would find a pause that is nobody's, and leave it for an hour."""
+    lost = Lost(monkeypatch, before(40))
+    written: list[Message] = []
+
+    def fail(record: Message) -> bool:
+        written.append(record)
+        if isinstance(record, SetPosition):
+            raise error
+        return True
+
+    lost.before_write = fail
+    with pytest.raises(type(error)):
+        plan_of(apply=True)
+    assert any(isinstance(record, ReleaseGroup) for record in written)
+    assert lost.world.states[0].paused == {}
 
 
 def test_who_founds_a_log_founds_what_has_no_genesis_and_nothing_else(

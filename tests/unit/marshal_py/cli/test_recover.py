@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def recover_log(_connection: object, **given: Any) -> Recovery:
         found.append(given)
         row = Restored(STRANGER, STRANGER, 3, 70, -1, "snapshot")
-        return Recovery("__marshal", 4, 2, {0: None}, 17, 1_000, [row], given["apply"])
+        return Recovery("__marshal", 4, 2, {0: None}, 17, 1_000, [row], given["apply"], ["g"])
 
     monkeypatch.setattr(module, "recover_log", recover_log)
     return found
@@ -36,6 +36,7 @@ def test_without_yes_it_is_a_dry_run_that_says_so(asked: list[dict[str, Any]]) -
     assert "epochs are above 1000, and were 17 at most" in done.stdout
     assert "__marshal.snapshots would be grown from 2 to 4 partitions" in done.stdout
     assert "dry run" in done.stderr
+    assert "group g is paused, and stays so: `marshal group resume` ends that" in done.stderr
 
 
 def test_with_yes_it_is_done_as_it_was_asked_for(asked: list[dict[str, Any]]) -> None:

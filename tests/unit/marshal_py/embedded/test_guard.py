@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,25 @@ def test_what_cannot_be_done_is_answered_and_the_guard_goes_on(guard: Guard, fol
     with pytest.raises(ServerFailed, match="could not signal: KeyError: 1"):
         guard.ask(op="signal", pid=1, signal=0, tree=False)
     assert spawn(guard, folder, "exit 3").wait(60)
+
+
+def test_the_answer_to_who_was_interrupted_is_nobody_elses(guard: Guard, folder: Path) -> None:
+    """As by Ctrl-C, or by the time-out of a test: the servers of the others go on."""
+    server = spawn(guard, folder, "sleep 600")
+    replies: Any = guard._replies
+
+    class Interrupted:
+        def readline(self) -> bytes:
+            guard._replies = replies
+            raise KeyboardInterrupt
+
+    interrupted: Any = Interrupted()
+    guard._replies = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        server.poll()
+    another = spawn(guard, folder, "exit 3")
+    assert another.wait(60)
+    assert (another.poll(), server.poll()) == (3, None)
 
 
 def test_a_long_command_arrives_whole(guard: Guard, folder: Path) -> None:
