@@ -72,12 +72,12 @@ class Guard:
                 while reply.get("number") != self._asked:  # or to who was interrupted before
                     line = self._replies.readline()
                     if not line:
-                        break
+                        raise ServerFailed(
+                            "The guard process of the servers is gone: it was killed"
+                        )
                     reply = json.loads(line)
             except (OSError, ValueError) as error:
                 raise ServerFailed(f"The guard process of the servers is gone: {error}") from error
-        if not line:
-            raise ServerFailed("The guard process of the servers is gone: it was killed")
         del reply["number"]
         if "error" in reply:
             raise ServerFailed(f"The guard process could not {request['op']}: {reply['error']}")

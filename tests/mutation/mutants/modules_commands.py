@@ -1100,8 +1100,8 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_DASHBOARD}/test_dead_letters.py::test_of_those_that_were_not_written_it_is_told_why",
         (
             "DeadLetterTopics.replay",
-            "done, problems = [], []",
-            "done, problems = [target.letter for target in targets], []",
+            "problems.append(problem)",
+            "problems.append(problem), unknown.append(target.letter)",
         ),
     ),
     noticed(

@@ -591,8 +591,8 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_ADMIN}/test_log_recovery.py::test_a_group_is_paused_afterwards_if_it_was_before",
         (
             "_restore",
-            "if not was_paused and pause is not None:",
-            "if was_paused and pause is not None:",
+            "            raise\n        _resume(log, group_id, pause)\n",
+            "            raise\n",
         ),
     ),
     noticed(
@@ -783,19 +783,23 @@ COORDINATION: tuple[Noticed, ...] = (
         "claims from before are kept when many cannot be won",
         f"{CLIENT}.claims",
         f"{OF_CLIENT}/test_claims.py::test_of_claims_that_cannot_all_be_won_those_from_before_are_kept",
-        ("ClaimRegistry.claim_many", "if claim not in had:", "if claim is not None:"),
+        ("ClaimRegistry.claim_many", "self.give_up(claim)", "claim.release(wait=False)"),
     ),
     noticed(
         "claims that were won are let go of when many cannot be",
         f"{CLIENT}.claims",
         f"{OF_CLIENT}/test_claims.py::test_of_claims_that_cannot_all_be_won_those_from_before_are_kept",
-        ("ClaimRegistry.claim_many", "if claim not in had:", "if claim in had:"),
+        ("ClaimRegistry.claim_many", "self.give_up(claim)", "pass"),
     ),
     noticed(
         "what was tried in vain is wanted no longer",
         f"{CLIENT}.claims",
         f"{OF_CLIENT}/test_claims.py::test_a_claim_that_was_tried_in_vain_is_not_won_later",
-        ("ClaimRegistry.try_claim", "        claim.release(wait=False)\n", ""),
+        (
+            "ClaimRegistry.try_claim",
+            "        self.give_up(claim)\n        return None",
+            "        return None",
+        ),
     ),
     noticed(
         "who may not see a group's offsets is told at once",
@@ -2414,7 +2418,8 @@ COORDINATION: tuple[Noticed, ...] = (
             "ClaimRegistry.claim_many",
             "        claims: list[Claim] = []\n        try:\n            for key in keys:\n"
             "                claims.append(self.want(*key, ephemeral=ephemeral))\n",
-            "        claims = [self.want(*key, ephemeral=ephemeral) for key in keys]\n        try:\n",
+            "        claims = [self.want(*key, ephemeral=ephemeral) for key in keys]\n"
+            "        try:\n",
         ),
     ),
 )

@@ -1824,9 +1824,9 @@ HARVESTERS: tuple[Noticed, ...] = (
     ),
     noticed(
         "two dots are no topic",
-        "harvest.outbox.record",
+        "harvest.core.topic_names",
         "unit/harvest/outbox/test_record.py::test_a_topic_that_kafka_refuses_is_refused",
-        ("_check_topic", '(".", "..")', '(".",)'),
+        ("is_topic", '(".", "..")', '(".",)'),
     ),
     noticed(
         "a record that is nested too deep is refused as that",

@@ -44,6 +44,7 @@ def test_a_claim_that_was_tried_in_vain_is_not_won_later(mock_kafka: TestBroker)
     with client(mock_kafka, "other") as other, client(mock_kafka, "me") as me:
         held = other.claim("t", 0)
         assert me.try_claim("t", 0) is None
+        block(me._driver.lock, until_nothing_is_claimed(me._registry))
         held.release()
         third = other.claim("t", 0, timeout_s=60)
         assert third.held

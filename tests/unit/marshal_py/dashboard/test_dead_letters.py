@@ -242,7 +242,12 @@ def test_of_a_name_that_no_topic_has_the_brokers_are_not_asked(
 ) -> None:
     """They would refuse to answer, for all letters."""
     asked: list[set[str]] = []
-    monkeypatch.setattr(module, "describe", lambda _admin, names, _: asked.append(names) or {})
+
+    def describe(_admin: object, names: set[str], _timeout_s: float) -> dict[str, Any]:
+        asked.append(names)
+        return {}
+
+    monkeypatch.setattr(module, "describe", describe)
     cluster.messages = [Message(0, [("dlq-topic", name), ("dlq-partition", b"0")])]
     with pytest.raises(InvalidArgument, match="does not exist"):
         topics.targets("orders.dlq", [(0, 0)])
