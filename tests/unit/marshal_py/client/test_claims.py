@@ -58,7 +58,11 @@ def test_what_the_client_has_or_waits_for_is_not_given_up_by_who_tries(
     with client(mock_kafka, "other") as other, client(mock_kafka, "me") as me:
         if is_lapsed:
             mine = me.claim("t", 0)
-            core_of(mine).holding.lease_until_ns = 0  # until the next heartbeat is read
+            driver, holding = me._driver, core_of(mine).holding
+            with driver.lock:  # until the next heartbeat is read
+                holding.lease_until_ns = 0
+                driver.claimant._let_lapse(holding.coordinator, driver.clock())
+                driver.carry_out()
             assert me.try_claim("t", 0) is None
         else:
             held = other.claim("t", 0)
