@@ -27,7 +27,8 @@ class ByRanges:
 
     def part_of(self, message: Any) -> HeldPartition | None:
         """Return the range that a message was handed out from, if it is held."""
-        return self._ranges.part_of(message.topic(), message.partition(), message.offset())
+        part = self._ranges.part_of(message.topic(), message.partition(), message.offset())
+        return part if part is not None and part.is_of(message) else None
 
     def standing_of(self, claim: Claim) -> tuple[Unit, int] | None:
         """Return the first message that is not done, for the claim on the first open range."""

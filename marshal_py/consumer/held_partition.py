@@ -33,6 +33,10 @@ __all__ = ["Batch", "HeldPartition", "Run", "Runs", "Stage"]
 SAMPLE: Final = 16
 """About so many messages of a run are looked at for how many bytes it is."""
 
+KEPT_IN_HANDS: Final = 100
+"""Of what the program had in hand when claims ended, so many stretches are remembered: a program
+that loses its claims over and over shall not fill its memory."""
+
 
 class Stage(Enum):
     """The life of a partition in a consumer. It only ever goes down this list."""
@@ -253,6 +257,10 @@ class HeldPartition:
         the second: only markers of transactions, or what was compacted away, or deleted."""
         self.done_before: Ranges = ()
         """Offsets that an earlier holder has done, above the position: not handed out again."""
+        self.in_hands_before: Ranges = ()
+        """Offsets whose messages the program had in hand when earlier claims ended."""
+        self._given_again: dict[int, int] = {}
+        """Those of them that were handed out under this claim, too → the message's `id`."""
         self.run: Run | None = None
         """What the loop hands out now."""
         self.raw: dict[int, tuple[Any, Any]] = {}
@@ -440,6 +448,11 @@ class HeldPartition:
         self._handed_s = time.monotonic()
         if not self.first_s:
             self.first_s = self._handed_s
+        before = self.in_hands_before
+        if before and run.messages[0].offset() < before[-1][1]:
+            self._given_again |= {
+                m.offset(): id(m) for m in run.messages if _is_in(before, m.offset())
+            }
         if self.manual:
             with self._window_lock:
                 self._window.append([message.offset() for message in run.messages])
@@ -612,6 +625,30 @@ class HeldPartition:
             return run is not None and any(m.offset() == offset for m in run.messages)
         with self._window_lock:
             return any(offset in offsets for offsets in self._window)
+
+    def is_of(self, message: Any) -> bool:
+        """Whether a message was handed out under this claim, and not under an earlier one.
+
+        Who still has one of those has had it all the while: no other has its `id`.
+        """
+        if not self.in_hands_before:
+            return True
+        offset: int = message.offset()
+        if not _is_in(self.in_hands_before, offset):
+            return True
+        return self._given_again.get(offset) == id(message)
+
+    def in_hands(self) -> Ranges:
+        """Return offsets among which are those of all messages that the program has in hand."""
+        if self.manual:
+            first = self._manual_position()
+            with self._window_lock:
+                end = self._window[-1][-1] + 1 if self._window else first
+        else:
+            run = self.run
+            first, end = (0, 0) if run is None else (run.messages[0].offset(), run.end)
+        found = [*self.in_hands_before, *([(first, end)] if first < end else [])]
+        return _merged(found)[-KEPT_IN_HANDS:]
 
     def release(self, offset: int) -> bool:
         """Say that the message at `offset` will not be done under this claim.

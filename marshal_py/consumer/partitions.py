@@ -27,6 +27,7 @@ from marshal_py.errors import ClaimTimeout, Closed, NotHeld
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import RangeHolding
+from marshal_py.protocol.done_offsets import Ranges
 from marshal_py.protocol.holding import metadata_unsent
 
 __all__ = ["Partitions"]
@@ -75,6 +76,8 @@ class Partitions:
         self._in_use = in_use
         self._leaving: list[tuple[HeldPartition, float]] = []
         """Whose claims have ended, and since when, without `on_revoked` having been called."""
+        self._in_hands: dict[Unit, Ranges] = {}
+        """What the program had in hand of partitions when claims on them ended."""
         self._manual = manual
         self._is_text = marshal.settings.wire == "text"
         self._release = True
@@ -104,6 +107,7 @@ class Partitions:
             core_of(claim).on_notice = self._delivery.on_notice
             core_of(claim).tells_epochs = True
             part = HeldPartition(claim, manual=self._manual)
+            part.in_hands_before = self._in_hands.get(part.source, ())
             self.by_key[key] = part
         if claim.held:
             self._wakeup.wake()
@@ -171,6 +175,7 @@ class Partitions:
         with driver_of(self._marshal).lock:
             core_of(claim).on_notice = self._delivery.on_notice
             part = HeldPartition(claim, manual=self._manual)
+            part.in_hands_before = self._in_hands.get(part.source, ())
             part.first_offset = claim.position
             part.floor = claim.claimed_offset
             inherited = ClaimMetadata.decode(claim.metadata).inherited()
@@ -341,6 +346,8 @@ class Partitions:
         if was_active:
             self._delivery.give_up(part)
         self.by_key.pop(part.key, None)
+        if in_hands := part.in_hands():
+            self._in_hands[part.source] = in_hands
         if part.is_told:
             self._leaving.append((part, time.monotonic()))
         self._wakeup.plan_due = True

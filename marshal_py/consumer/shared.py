@@ -30,7 +30,7 @@ class Shared(Protocol):
         """What this member wants, and tells the others that it does."""
 
     def part_of(self, message: Any) -> HeldPartition | None:
-        """Return what a message was handed out from, if it is wanted."""
+        """Return what a message was handed out from, if its claim has not ended."""
 
     def standing_of(self, claim: Claim) -> tuple[Unit, int] | None:
         """Return where a partition stands in the log; None if another claim tells."""
@@ -81,8 +81,8 @@ class ByPartitions:
         return self._claims.subscription
 
     def part_of(self, message: Any) -> HeldPartition | None:
-        """Return the partition that a message is in, if it is wanted."""
-        return self._partitions.by_key.get(key_of(message))
+        """Return the partition that a message is in, if it came under the claim of now."""
+        return _if_of(self._partitions.by_key.get(key_of(message)), message)
 
     def standing_of(self, claim: Claim) -> tuple[Unit, int] | None:
         """Return where the claimed partition stands in the log."""
@@ -162,14 +162,15 @@ class BySlots(ByPartitions):
         self._slots = slots
 
     def part_of(self, message: Any) -> HeldPartition | None:
-        """Return the slot that a message is in, if it is wanted."""
+        """Return the slot that a message is in, if it came under the claim of now."""
         source = key_of(message)
         if not self._deserializers.changes_keys:
             slot = slot_of_key(message.key(), message.offset(), self._slots)
-            return self._partitions.by_key.get((slots_cell(*source, self._slots), slot))
+            unit = slots_cell(*source, self._slots), slot
+            return _if_of(self._partitions.by_key.get(unit), message)
         for part in self.parts_of(*source):  # its key does not tell any more
             if part.has_handed_out(message.offset()):
-                return part
+                return _if_of(part, message)
         return None
 
     def standing_of(self, claim: Claim) -> tuple[Unit, int] | None:
@@ -183,3 +184,7 @@ class BySlots(ByPartitions):
             cells = [world.cell(group, claim.topic, n) for n in range(slot.slots)]
         at = min(-1 if cell is None else cell.position for cell in cells)
         return source_of(claim.topic, claim.partition), at
+
+
+def _if_of(part: HeldPartition | None, message: Any) -> HeldPartition | None:
+    return part if part is not None and part.is_of(message) else None
