@@ -319,6 +319,8 @@ class Fetcher:
             self._assigned[part.key] = offset
             where = self._unverified.place(part.key, offset, part.epochs)
             self._kafka.incremental_assign([where])
+            if not part.wants_messages:  # paused before there was anything to pause
+                self._kafka.pause([where])
 
         part.assigned = True
         self._command(assign if part.number is None else partial(self._attach, part))

@@ -107,6 +107,20 @@ def test_another_kafka_consumer_goes_on_where_the_one_before_was(
     assert not after.is_closed
 
 
+def test_what_was_paused_before_it_is_fetched_is_not_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `on_assigned`, say: all there is of it would come, and wait here for `resume`."""
+    world = World(monkeypatch)
+    part = world.hold("t", 0, 7)
+    world.fetcher.unassign(part)
+    world.core.partitions.pause(part, True)
+    world.fetcher.assign(part, 7)
+    assert world.made[0].paused == {("t", 0)}
+    world.core.partitions.pause(part, False)
+    assert world.made[0].paused == set()
+
+
 @pytest.mark.parametrize("call", ["poll", "consume"])
 def test_what_a_fetch_that_raised_has_taken_comes_again(
     monkeypatch: pytest.MonkeyPatch, call: str
