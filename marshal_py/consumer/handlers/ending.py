@@ -81,6 +81,10 @@ class Ending:
 
     # Failures
 
+    def is_gone(self, part: HeldPartition) -> bool:
+        """Whether others may have `part` by now: what runs of it counts for nothing."""
+        return core_of(part.claim).ended.is_set() or part.stage is Stage.RELEASING
+
     def is_ending(self, part: HeldPartition) -> bool:
         """Whether nothing of `part` will be tried again here."""
         return (
@@ -92,7 +96,7 @@ class Ending:
 
     def may_retry_at(self, part: HeldPartition, due_s: float) -> bool:
         """Whether there will be another attempt, at `due_s`."""
-        if core_of(part.claim).ended.is_set() or part.stage is Stage.RELEASING:
+        if self.is_gone(part):
             return False
         return not self.is_ending(part) or due_s <= self.retry_by_s(part.key)
 

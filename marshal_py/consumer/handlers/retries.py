@@ -86,8 +86,24 @@ class Retries:
         item = task.items[0]
         if self._options.may_retry(item.source[0], error, item.attempts):
             self._again(task, error)
+        elif self._ending.is_gone(task.part):
+            self._leave_to_others(task, error)
         else:
             self._give_up(task, error)
+
+    def _leave_to_others(self, task: Task, error: BaseException) -> None:
+        """It failed for good, but under a claim that counts for nothing any more."""
+        item = task.items[0]
+        logger.warning(
+            "%s: %s/%d at offset %d failed (attempts: %d): %s; its claim has ended, so it is left "
+            "to others",
+            self._marshal.client_id,
+            *item.source,
+            item.offset,
+            item.attempts,
+            _describe(error),
+        )
+        self._hand_back(task)
 
     def _hand_back(self, task: Task) -> None:
         with self._tasks.lock:

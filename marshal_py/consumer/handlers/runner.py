@@ -207,6 +207,8 @@ class Runner:
                     del self._parts[partition]
                 elif part.stage is Stage.DRAINING:
                     self._drain(partition, part, now_s)
+                elif part.is_paused and self.is_stopping and not self._options.at_most_once:
+                    self._tasks.hand_back(part, schedule.drop(partition))  # it would never run
                 elif schedule.is_held(partition) and part.claim.held and not part.is_paused:
                     self._workers.wake(schedule.resume(partition))
         self._throttle()

@@ -299,6 +299,53 @@ def test_in_a_pause_nothing_starts_but_what_was_claimed_in_the_log(at_most_once:
     assert (ground.take() is not None) == at_most_once
 
 
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_who_stops_waits_for_nothing_that_is_paused_and_was_not_claimed(at_most_once: bool) -> None:
+    """It would be for all of the drain time: what is paused does not run."""
+    ground, part = Ground(drain_timeout_s=5.0, at_most_once=at_most_once), held()
+    ground.runner._accept(run_of(part, 10, 11))
+    first, second = ground.take(), ground.take()
+    ground.runner.succeeded(second)
+    with ground.runner.lock:  # as where its lease has lapsed
+        ground.runner._tasks.running.discard(first)
+        ground.runner._tasks.schedule.put_back(first.items)
+    part.is_paused = True
+
+    def goes_on() -> None:
+        ground.workers.lazy = False
+        ground.workers.wake(1)
+
+    with mock.patch.object(ground.runner, "_wait_for_room", side_effect=goes_on) as waited:
+        ground.runner.stop()
+        ground.runner.run()
+    assert waited.called == at_most_once
+    assert ground.delivery.dropped == (not at_most_once)
+    assert ground.workers.handled == [10] * at_most_once
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "dead_letter", "skip"])
+@pytest.mark.parametrize("how", ["ended", "given back"])
+def test_what_fails_for_good_under_a_claim_that_is_gone_is_left_to_others(
+    monkeypatch: pytest.MonkeyPatch, on_failure: Any, how: str
+) -> None:
+    """It may have failed just because its epoch was refused, as it should be."""
+    ground, part = Ground(on_failure=on_failure, retry=Retry(attempts=1)), held()
+    letters = mock.Mock()
+    monkeypatch.setattr(ground.runner._retries, "_open_dead_letters", lambda: letters)
+    ground.runner._accept(run_of(part, 10))
+    task = ground.take()
+    if how == "ended":
+        core_of(part.claim).ended.set()
+    else:
+        part.stage = Stage.RELEASING
+    ground.runner.failed(task, ValueError("the epoch is too small"))
+    assert ground.runner._ending.error is None
+    assert not letters.send.called
+    stats = ground.runner.stats()
+    assert (stats.dead_lettered, stats.skipped, stats.handed_back) == (0, 0, 1)
+    assert part.position() == 10
+
+
 def test_a_partition_that_goes_waits_a_second_for_another_attempt_and_no_longer() -> None:
     ending, part, now_s = Ending(30.0), held(), time.monotonic()
     assert ending.may_retry_at(part, now_s + 99)
