@@ -199,6 +199,10 @@ class Transactions:
                 logger.warning("%s/%d at offset %d: %s", *key, batch[0].offset(), problem)
                 if problem.producer_is_lost:
                     self._producers.pop(key, None)
+            except BaseException:
+                # It may have been committed all the same: the next producer asks how far it is.
+                self._producers.pop(key, None)
+                raise
         self._producers.pop(key, None)
         return False
 

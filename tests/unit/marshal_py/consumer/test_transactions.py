@@ -42,7 +42,7 @@ class World:
         self.readers = 0
         self.config: dict[str, Any] = {}
         """Of the consumer that asks for offsets."""
-        self.fails: dict[str, list[Exception | None]] = {}
+        self.fails: dict[str, list[BaseException | None]] = {}
         """Step → what it raises each time."""
         monkeypatch.setattr(module, "connect", self._connect)
 
@@ -358,3 +358,18 @@ def test_what_comes_again_is_left_out_and_another_claim_fences_anew(
     world.work_off([5, 6], [8, 9])
     assert world.transformed == [5, 6, 9], "somebody else may have had it meanwhile"
     assert world.steps.count("fence") == 2
+
+
+def test_what_was_committed_as_ctrl_c_came_is_not_done_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python raises it when librdkafka has returned; the program may catch it and run again."""
+    world = World(monkeypatch, 5, 7)
+    monkeypatch.setattr(Transactions, "close", lambda _: None)
+    world.fails["commit"] = [KeyboardInterrupt()]
+    with pytest.raises(KeyboardInterrupt):
+        world.work_off([5, 6])
+    world.consumer.batches = lambda idle_timeout_s: []
+    world.transactions.run(world._transform)
+    assert world.transformed == [5, 6], "and not twice"
+    assert world.acked == [5, 6]
