@@ -8,6 +8,7 @@ event loop; both send back whether the predicate came true in time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -83,7 +84,8 @@ async def _until(loop: asyncio.AbstractEventLoop, lock: Any, wait: Wait) -> bool
     changed = asyncio.Event()
 
     def notify() -> None:
-        loop.call_soon_threadsafe(changed.set)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
+            loop.call_soon_threadsafe(changed.set)
 
     deadline = None if wait.timeout_s is None else time.monotonic() + wait.timeout_s
     with lock:

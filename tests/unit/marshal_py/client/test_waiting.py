@@ -89,6 +89,19 @@ def test_a_loop_that_has_gone_on_leaves_nobody_who_watches() -> None:
     door.open()
 
 
+def test_a_loop_that_was_closed_with_a_task_in_it_keeps_nobody_from_notifying() -> None:
+    """The client's own thread would end by it."""
+    door = Door()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(drive(door.lock, door.wait(None)))
+    while not door.changed.observers:
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    door.open()
+    assert not task.done()
+    del task
+
+
 def test_a_task_that_is_cancelled_undoes_its_steps_under_the_lock() -> None:
     door = Door()
 
