@@ -13,9 +13,13 @@ from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 
 
-def polled(consumer: Consumer, count: int) -> list[Any]:
-    found = [consumer.poll(10) for _ in range(count)]
-    assert None not in found
+def take(consumer: Consumer, count: int) -> list[Any]:
+    """Take so many messages, and leave the loop."""
+    found: list[Any] = []
+    for message in consumer.messages(idle_timeout_s=10):
+        found.append(message)
+        if len(found) == count:
+            break
     return found
 
 
@@ -34,12 +38,12 @@ def test_what_was_handed_out_under_an_earlier_claim_is_none_of_the_later_ones(
     """Its work counts for nothing: the claim that it asks for would fence nobody."""
     mock_kafka.send("orders", *"abc", key="k", partition=0)
     with mock_kafka.consumer("orders", auto_ack=False, sharing=sharing, slots=1) as consumer:
-        before = polled(consumer, 3)
+        before = take(consumer, 3)
         epoch = consumer.claim_of(before[0]).epoch
         seek(consumer, before[0])
         for message in before[:2]:  # before the later claim has handed them out again, and after
             consumer.ack(message)
-        again = polled(consumer, 2)
+        again = take(consumer, 2)
         assert [message.offset() for message in again] == [0, 1]
         consumer.ack(before[2])
         for message in before:
@@ -62,9 +66,9 @@ def test_an_acknowledgement_of_an_earlier_claim_leaves_nothing_out_of_a_loop(
 ) -> None:
     mock_kafka.send("orders", *"abc", partition=0)
     with mock_kafka.consumer("orders") as consumer:
-        (before,) = polled(consumer, 1)
+        (before,) = take(consumer, 1)
         seek(consumer, before)
         late = threading.Thread(target=consumer.ack, args=(before,))
         late.start()
         late.join()
-        assert [message.offset() for message in polled(consumer, 3)] == [0, 1, 2]
+        assert [message.offset() for message in take(consumer, 3)] == [0, 1, 2]
