@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -42,6 +43,8 @@ class Callbacks:
         """Where those that are coroutines run."""
         self.calling: HeldPartition | None = None
         """Of which partition one of them is being called."""
+        self._thread = 0
+        """Which thread calls it."""
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._log = log
@@ -50,6 +53,11 @@ class Callbacks:
 
     def __bool__(self) -> bool:
         return self._on_assigned is not None or self._on_revoked is not None
+
+    @property
+    def is_within(self) -> bool:
+        """Whether this thread is in one of them: what it waits for, it would have to do itself."""
+        return self.calling is not None and self._thread == threading.get_ident()
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a coroutine where there is no event loop."""
@@ -99,7 +107,7 @@ class Callbacks:
             )
 
     def _call(self, call: Callable[[Claim], Any], part: HeldPartition) -> None:
-        self.calling = part
+        self._thread, self.calling = threading.get_ident(), part
         try:
             self._call_with(call, part.claim)
         finally:

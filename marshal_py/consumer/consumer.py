@@ -298,7 +298,8 @@ class Consumer(OfOneProcess, Generic[V]):
 
         Waits up to `timeout_s`, altogether, for messages that other threads still have to
         acknowledge; what is not done by then will be delivered again, here or elsewhere. A message
-        that this thread has in hand is not waited for. For any thread, and safe to call twice.
+        that this thread has in hand is not waited for. For any thread, and safe to call twice;
+        within `on_assigned` and `on_revoked` it goes on in the background.
         `run`, if it runs in another thread, returns.
         """
         self._core.close(timeout_s, mine=self._core.iteration.thread == threading.get_ident())
@@ -584,7 +585,7 @@ class Consumer(OfOneProcess, Generic[V]):
         the next claim, under a new epoch, begins there; `on_revoked` and `on_assigned` are called.
         Of a partition that is shared by keys, it is the slots that this member holds.
         Waits until the position is in the log; within `on_assigned` it does not, and the partition
-        is assigned again, there. Going back repeats messages, whatever the `mode`.
+        is assigned again, there; within `on_revoked`, the one that goes is held no more. Going back repeats messages, whatever the `mode`.
 
         Raises `NotHeld`, `ClaimTimeout` after `timeout_s`, `InvalidArgument`, and `NotInVersion1`
         with ``wire="text"``.

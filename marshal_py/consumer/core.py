@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from marshal_py.client import forks
@@ -350,6 +351,13 @@ class ConsumerCore:
         `mine`: who closes is who iterates, so nothing that it has in hand is waited for.
         """
         if isinstance(self.marshal.failure, Forked):
+            return
+        if self.callbacks.is_within:
+            closer = threading.Thread(
+                target=partial(self.close, timeout_s, mine=False), name="marshal-close"
+            )
+            closer.start()
+            self.closing.wait(timeout_s)  # nothing more goes out
             return
         with self._life:
             if self.closing.is_set():

@@ -415,6 +415,8 @@ class Partitions:
         deadline = time.monotonic() + timeout_s
         for part in parts:
             if self._callbacks.calling is part:  # who would carry it out waits for `on_assigned`
+                if part.stage is not Stage.WANTED:
+                    raise NotHeld(f"{part.topic}/{part.partition} is being given back")
                 if offset != part.claim.position:
                     part.reset_to = offset
                 return
@@ -426,6 +428,8 @@ class Partitions:
             part.reset_to = offset
             part.stage = Stage.RELEASING  # from here on nothing of it goes out
         self._wakeup.wake()
+        if self._callbacks.is_within:
+            return
         for part in parts:
             if not core_of(part.claim).ended.wait(max(0.0, deadline - time.monotonic())):
                 raise ClaimTimeout(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from marshal_py import AsyncConsumer, Claim, Consumer
-from marshal_py.errors import ConfigurationError, HandlerFailed
+from marshal_py.client.marshal import driver_of
+from marshal_py.errors import ConfigurationError, HandlerFailed, NotHeld
 from marshal_py.testing import TestBroker
 
 
@@ -202,3 +203,65 @@ def test_what_cannot_be_called_is_refused_at_once() -> None:
         Consumer("127.0.0.1:1", group_id="g", topics="t", on_assigned=lambda: None)  # type: ignore[arg-type,misc]
     with pytest.raises(ConfigurationError, match="use an AsyncConsumer"):
         Consumer("127.0.0.1:1", group_id="g", topics="t", on_revoked=later).start()
+
+
+@pytest.mark.parametrize("hook", ["on_assigned", "on_revoked"])
+def test_one_of_them_may_close_the_consumer(mock_kafka: TestBroker, hook: str) -> None:
+    """It would wait for itself, and what is held would be held for as long as the process lives."""
+    mock_kafka.send("orders", "1", partition=0)
+    closed: list[str] = []
+
+    def close(_: Claim) -> None:
+        consumer.close()
+        closed.append("returned")
+
+    consumer = mock_kafka.consumer("orders", **{hook: close})  # type: ignore[arg-type]
+    with consumer:
+        for message in consumer.messages(idle_timeout_s=20):
+            if message.offset() == 0 and hook == "on_revoked":
+                consumer.seek("orders", 0, 1)
+        until(lambda: closed)
+        until(lambda: not consumer.marshal.claims() and not driver_of(consumer.marshal).running)
+    with mock_kafka.consumer("orders", client_id="next") as other:
+        until(lambda: len(other.claims()) == 4)
+
+
+def test_whoever_seeks_what_is_being_given_back_is_told(mock_kafka: TestBroker) -> None:
+    mock_kafka.send("orders", "1", partition=0)
+    problems: list[Exception] = []
+    told = 0
+
+    def seek(claim: Claim) -> None:
+        nonlocal told
+        told += 1
+        try:
+            consumer.seek("orders", claim.partition, 0)
+        except NotHeld as problem:
+            problems.append(problem)
+
+    consumer = mock_kafka.consumer("orders", on_revoked=seek)
+    mock_kafka.run(lambda _: None, consumer)
+    assert len(problems) == told > 0
+
+
+def test_on_assigned_may_seek_another_partition(mock_kafka: TestBroker) -> None:
+    """Who would carry it out is who calls `on_assigned`: it would wait for itself."""
+    came: list[int] = []
+    positions: list[int] = []
+
+    def assigned(claim: Claim) -> None:
+        came.append(claim.partition)
+        if len(came) == 2:
+            consumer.seek("orders", came[0], 1)
+        if came.count(claim.partition) == 2:
+            positions.append(claim.position)
+
+    for p in range(4):
+        mock_kafka.send("orders", "1", "2", partition=p)
+    consumer = mock_kafka.consumer("orders", on_assigned=assigned)
+    with consumer:
+        for _ in consumer:
+            if positions:
+                break
+    assert positions == [1]
+    assert came.count(came[0]) == 2
