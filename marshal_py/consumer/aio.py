@@ -94,6 +94,10 @@ class AsyncConsumer(Generic[V]):
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """See `Consumer.close`. Cancelled, it goes on in the background."""
+        handlers = self._core.handlers
+        if handlers is not None and handlers.is_within:
+            handlers.stop(timeout_s)
+            return
         reader = self._reader
         mine = reader is not None and (reader is asyncio.current_task() or reader.done())
         mine = mine and not self._others_ack

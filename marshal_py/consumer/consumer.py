@@ -299,8 +299,8 @@ class Consumer(OfOneProcess, Generic[V]):
         Waits up to `timeout_s`, altogether, for messages that other threads still have to
         acknowledge; what is not done by then will be delivered again, here or elsewhere. A message
         that this thread has in hand is not waited for. For any thread, and safe to call twice;
-        within `on_assigned` and `on_revoked` it goes on in the background.
-        `run`, if it runs in another thread, returns.
+        within `on_assigned` and `on_revoked` it goes on in the background. `run` returns; a handler
+        that closes its consumer does not wait for that: it stops it, as `stop` does.
         """
         self._core.close(timeout_s, mine=self._core.iteration.thread == threading.get_ident())
 

@@ -59,6 +59,10 @@ class Handlers(Work, Protocol):
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """Finish what is in flight, and end."""
 
+    @property
+    def is_within(self) -> bool:
+        """Whether the caller is a handler, or called by who runs them: it is waited for."""
+
 
 class ConsumerCore:
     """The parts of one consumer, from `start` to `close`.
@@ -351,6 +355,9 @@ class ConsumerCore:
         `mine`: who closes is who iterates, so nothing that it has in hand is waited for.
         """
         if isinstance(self.marshal.failure, Forked):
+            return
+        if self.handlers is not None and self.handlers.is_within:
+            self.handlers.stop(timeout_s)  # who runs them closes this when they have ended
             return
         if self.callbacks.is_within:
             closer = threading.Thread(

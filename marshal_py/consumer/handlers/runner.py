@@ -50,6 +50,8 @@ class Runner:
         self.is_over = False
         """Workers should end."""
         self.is_loop = False
+        self._thread: int | None = None
+        """Which thread is in `run`."""
         self._core = core
         self._options = options
         self._workers = workers
@@ -73,6 +75,13 @@ class Runner:
 
     def run(self) -> None:
         """Feed the workers until stopped, and wind up. Raises what stopped it, if that was bad."""
+        self._thread = threading.get_ident()
+        try:
+            self._run()
+        finally:
+            self._thread = None
+
+    def _run(self) -> None:
         self._retries.prepare()
         schedule = self._tasks.schedule
         self._core.delivery.serve(self._options.workers, lambda: schedule.count)
@@ -93,6 +102,11 @@ class Runner:
         """End soon. Takes no lock, so that a signal handler may call it."""
         self._ending.stop(drain_timeout_s)
         self._core.fetcher.interrupt()
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the caller is a handler, or something that `run` calls. See `Handlers`."""
+        return self._thread == threading.get_ident() or self._workers.has_caller()
 
     @property
     def is_stopping(self) -> bool:

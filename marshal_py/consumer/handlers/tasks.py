@@ -87,6 +87,9 @@ class Workers(Protocol):
     def stop(self, timeout_s: float) -> bool:
         """End. Returns False if some handler did not return within `timeout_s`."""
 
+    def has_caller(self) -> bool:
+        """Whether the caller is one of them."""
+
     def describe(self, worker: Any) -> tuple[str, str]:
         """Return the name of a worker, and where it is now, as a stack trace or ""."""
 

@@ -90,6 +90,10 @@ class ThreadWorkers:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
+    def has_caller(self) -> bool:
+        """Whether the caller is one of the threads."""
+        return threading.current_thread() in self._threads
+
     def describe(self, worker: Any) -> tuple[str, str]:
         """Return the name of the thread, and where it is."""
         thread = self._threads[worker]
@@ -398,6 +402,13 @@ class AsyncWorkers:
     def _cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+    def has_caller(self) -> bool:
+        """Whether the caller is one of the tasks."""
+        try:
+            return asyncio.current_task() in self._tasks
+        except RuntimeError:  # there is no event loop in this thread
+            return False
 
     def describe(self, worker: Any) -> tuple[str, str]:
         """Return the name of the task, and where it is."""
