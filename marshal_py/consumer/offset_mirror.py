@@ -20,6 +20,7 @@ from marshal_py.admin.positions import Key, write_committed_offsets
 from marshal_py.client.marshal import Claim
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.client.topics import admin_client
+from marshal_py.errors import ConfigurationError
 
 __all__ = ["OffsetMirror"]
 
@@ -89,22 +90,24 @@ class OffsetMirror:
             self._written.clear()
         now = dict(filter(None, map(self._position_of, self._claims())))
         changed = {k: at for k, at in now.items() if at >= 0 and self._written.get(k) != at}
-        if self._admin is None:
-            self._admin = admin_client(self._kafka)
         try:
+            if self._admin is None:
+                self._admin = admin_client(self._kafka)
             write_committed_offsets(self._admin, self.kafka_group, changed, self._timeout_s)
         except KafkaException as error:
             self._admin = None
-            self._warn(error.args[0])
+            self._warn(error.args[0].str(), error.args[0].code())
+        except ConfigurationError as error:  # what it was made of before is not there now
+            self._warn(str(error))
         else:
             self._written = now  # what went elsewhere is forgotten: if it returns, it is written
 
-    def _warn(self, error: KafkaError) -> None:
+    def _warn(self, why: str, code: int | None = None) -> None:
         if time.monotonic() - self._warned_s < WARN_EVERY_S:
             return
         self._warned_s = time.monotonic()
         hint = ""
-        if error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
+        if code in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
             hint = (
                 ": a Kafka consumer group of this name has members; give the marshal group another "
                 "name, or mirror_offsets the name of a group that nobody uses"
@@ -112,6 +115,6 @@ class OffsetMirror:
         logger.warning(
             "the positions of group %r were not mirrored to Kafka's committed offsets (%s)%s",
             self.kafka_group,
-            error.str(),
+            why,
             hint,
         )

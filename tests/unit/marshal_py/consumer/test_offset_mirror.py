@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from marshal_py.admin.positions import Key
 from marshal_py.consumer import offset_mirror as module
 from marshal_py.consumer.offset_mirror import OffsetMirror
+from marshal_py.errors import ConfigurationError
 
 A, B = ("t", 0), ("t", 1)
 
@@ -87,6 +88,25 @@ def test_after_an_outage_another_client_asks(monkeypatch: pytest.MonkeyPatch) ->
     world.round(a=3)
     world.round(a=4)
     assert len(made) == 2
+
+
+def test_a_client_that_cannot_be_made_now_is_made_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its certificate is being renewed, say: after an outage, the thread would end by it."""
+    world = World(monkeypatch)
+    made = iter([ConfigurationError("librdkafka refuses: no such file"), object()])
+
+    def admin_client(_: object) -> object:
+        found = next(made)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(module, "admin_client", admin_client)
+    assert world.round(a=5) == {}
+    assert "were not mirrored to Kafka's committed offsets (librdkafka refuses" in caplog.text
+    assert world.round(a=5) == {A: 5}
 
 
 def test_what_does_not_move_is_written_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
