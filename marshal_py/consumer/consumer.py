@@ -585,7 +585,8 @@ class Consumer(OfOneProcess, Generic[V]):
         the next claim, under a new epoch, begins there; `on_revoked` and `on_assigned` are called.
         Of a partition that is shared by keys, it is the slots that this member holds.
         Waits until the position is in the log; within `on_assigned` it does not, and the partition
-        is assigned again, there; within `on_revoked`, the one that goes is held no more. Going back repeats messages, whatever the `mode`.
+        is assigned again, there; within `on_revoked`, the one that goes is held no more. Going back
+        repeats messages, whatever the `mode`.
 
         Raises `NotHeld`, `ClaimTimeout` after `timeout_s`, `InvalidArgument`, and `NotInVersion1`
         with ``wire="text"``.
