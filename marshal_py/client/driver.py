@@ -122,9 +122,9 @@ class Driver:
         self.on_notice: Callable[[Notice], None] = lambda _: None
         """Called under the lock for what the claimant tells of a claim."""
         self.on_stopped: Callable[[], None] = lambda: None
+        """Called at the end of `close`: nothing more will be told of any claim."""
         self.on_ended: list[Callable[[], None]] = []
         """Called in the thread when nothing more will be heard of the log."""
-        """Called at the end of `close`: nothing more will be told of any claim."""
         self.watchers: list[Listener] = []
         """Called in the driver's thread and under the lock: be quick."""
         self.before_heartbeat: list[Callable[[], None]] = []

@@ -70,6 +70,8 @@ def health(core: ConsumerCore, stuck: int) -> Health:
         problems.append("it has not started yet")
     elif failure is not None:
         problems.append(f"{type(failure).__name__}: {failure}")
+    elif core.marshal.refused is not None:  # in the end others have all, and no lease has lapsed
+        problems.append(f"{type(core.marshal.refused).__name__}: {core.marshal.refused}")
     else:
         lapsed = [part for part in core.partitions.all() if part.suspended]
         if lapsed:

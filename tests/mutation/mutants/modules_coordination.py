@@ -2528,4 +2528,10 @@ COORDINATION: tuple[Noticed, ...] = (
             "except ZeroDivisionError as error:",
         ),
     ),
+    noticed(
+        "a consumer that is refused what it writes is not well",
+        f"{CONSUMER}.looking",
+        f"{OF_CONSUMER}/test_looking.py::test_each_reason_to_be_unwell_is_told",
+        ("health", "elif core.marshal.refused is not None:", "elif False:"),
+    ),
 )

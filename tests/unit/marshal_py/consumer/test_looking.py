@@ -10,7 +10,7 @@ import pytest
 
 from marshal_py.consumer.held_partition import Stage
 from marshal_py.consumer.looking import Health, assignment, health
-from marshal_py.errors import BrokerUnavailable
+from marshal_py.errors import AccessDenied, BrokerUnavailable
 
 
 def part(topic: str, partition: int, stage: Stage = Stage.ACTIVE, **more: Any) -> Any:
@@ -35,7 +35,7 @@ class Core:
         self.partitions = SimpleNamespace(all=lambda: list(parts))
         self.delivery = SimpleNamespace(claims_messages=False, position=lambda _: 10)
         self.wakeup = SimpleNamespace(failure=None)
-        self.marshal = SimpleNamespace(failure=None)
+        self.marshal = SimpleNamespace(failure=None, refused=None)
         self.closing = threading.Event()
         self.started = True
         self.assignment = SimpleNamespace(is_alive=True)
@@ -68,6 +68,10 @@ def test_each_reason_to_be_unwell_is_told() -> None:
     unwell("not started yet", started=False)
     unwell("BrokerUnavailable: nobody answers", wakeup=failed)
     unwell("BrokerUnavailable: nobody answers", marshal=failed)
+    refused = SimpleNamespace(
+        failure=None, refused=AccessDenied("lacks Write on topic '__marshal'")
+    )
+    unwell("AccessDenied: lacks Write on topic", marshal=refused)
     unwell(
         "its thread that claims partitions has ended", assignment=SimpleNamespace(is_alive=False)
     )
