@@ -618,7 +618,8 @@ class Consumer(OfOneProcess, Generic[V]):
         """Say whether all is well, for a container's probe: it has started, nothing has stopped it.
 
         It is not while leases have lapsed, as the brokers do not answer, nor while they refuse what
-        this client writes (`Marshal.refused`), nor while handlers do not return (`stuck_after_s`). To have it over HTTP: `marshal_py.telemetry.serve_status`.
+        this client writes (`Marshal.refused`), nor while handlers do not return (`stuck_after_s`).
+        To have it over HTTP: `marshal_py.telemetry.serve_status`.
         """
         return health(self._core, self.stats().stuck)
 
