@@ -114,15 +114,27 @@ def exit_on_sigterm() -> Callable[[], None] | None:
     """Turn SIGTERM into SystemExit, unless the program handles it already. Returns the undoing."""
     if threading.current_thread() is not threading.main_thread():
         return None
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    found = signal.getsignal(signal.SIGTERM)
+    if found is signal.SIG_DFL:
+        _use_sigterm.clear()  # whoever used it has been overruled since then
+    elif found is not _on_signal:
         return None
+    user = object()
+    _use_sigterm.append(user)
     signal.signal(signal.SIGTERM, _on_signal)
-    return _let_go_of_sigterm
+    return partial(_let_go_of_sigterm, user)
 
 
-def _let_go_of_sigterm() -> None:
+_use_sigterm: Final[list[object]] = []
+"""Who has asked for it, and has not let go."""
+
+
+def _let_go_of_sigterm(user: object) -> None:
+    with contextlib.suppress(ValueError):  # it has let go before
+        _use_sigterm.remove(user)
     if (
-        threading.current_thread() is threading.main_thread()
+        not _use_sigterm
+        and threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is _on_signal
     ):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

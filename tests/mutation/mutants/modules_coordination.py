@@ -2534,4 +2534,10 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_looking.py::test_each_reason_to_be_unwell_is_told",
         ("health", "elif core.marshal.refused is not None:", "elif False:"),
     ),
+    noticed(
+        "the end of one client does not keep SIGTERM from the others",
+        f"{CLIENT}.signals",
+        f"{OF_CLIENT}/test_signals.py::test_the_end_of_one_client_does_not_keep_sigterm_from_the_others",
+        ("_let_go_of_sigterm", "not _use_sigterm\n        and ", ""),
+    ),
 )

@@ -167,6 +167,24 @@ def test_sigterm_ends_the_program_as_shells_know_it_and_is_let_go_of() -> None:
 
 
 @pytest.mark.usefixtures("no_handler")
+def test_the_end_of_one_client_does_not_keep_sigterm_from_the_others() -> None:
+    """It would end the process at once, and what the others hold would be free much later."""
+    first, second = exit_on_sigterm(), exit_on_sigterm()
+    assert first is not None
+    assert second is not None
+    for _ in range(2):
+        first()
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    closer = threading.Thread(target=second)  # which cannot do it
+    closer.start()
+    closer.join()
+    third = exit_on_sigterm()
+    assert third is not None
+    third()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("no_handler")
 def test_a_handler_of_the_programs_own_is_never_touched() -> None:
     for own in (signal.SIG_IGN, lambda *_: None):
         signal.signal(signal.SIGTERM, own)
