@@ -85,6 +85,8 @@ class Assignment:
         self._look_again_s: float | None = None
         self._is_text = marshal.settings.wire == "text"
         self._closing = False
+        self._is_left = False
+        """Nobody waits for its end: it stops when all is given back."""
         self._settled = threading.Event()
         self._twin: tuple[str, float, float] | None = None
         """Another instance of our client_id, and when its heartbeats were read: first and last."""
@@ -118,7 +120,13 @@ class Assignment:
         self._partitions.end(hurry_s=time.monotonic() + wait_s, release=release)
         self._closing = True
         self._wakeup.wake()
-        self._settled.wait(max(0.1, deadline - time.monotonic()))
+        try:
+            self._settled.wait(max(0.1, deadline - time.monotonic()))
+        except BaseException:  # Ctrl-C: nothing is waited for any more, and it ends by itself
+            self._partitions.end(hurry_s=time.monotonic(), release=release)
+            self._is_left = True
+            self._wakeup.wake()
+            raise
         self._stopped.set()
         self._topics.stop()
         self._wakeup.wake()
@@ -219,6 +227,8 @@ class Assignment:
             self._claims.close()
             if self._partitions.wind_up():
                 self._settled.set()
+                if self._is_left:
+                    self._stopped.set()
             return
         now_s = time.monotonic()
         if self._delivery.is_behind and now_s - self._looked_at_ends_s > LOOK_AT_ENDS_S:

@@ -384,7 +384,16 @@ class ConsumerCore:
         # Nobody but this thread has ever acknowledged anything: nobody is there to wait for.
         wait_s = timeout_s if not mine or self.iteration.others_acknowledge else 0.0
         release = not self.keep_on_close
-        self.assignment.close(wait_s, deadline, release=release)
+        try:
+            self.assignment.close(wait_s, deadline, release=release)
+        except BaseException:  # Ctrl-C: nothing is waited for any more
+            deadline = time.monotonic()
+            raise
+        finally:  # or what is held would be, for as long as this process lives
+            self._end(deadline, release=release)
+
+    def _end(self, deadline: float, *, release: bool) -> None:
+        """Close all that nothing is given back with."""
         if self.owns_marshal:
             self.marshal.close(max(1.0, deadline - time.monotonic()), release=release)
         elif driver_of(self.marshal).running and self.marshal.settings.wire != "text":

@@ -2540,4 +2540,16 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CLIENT}/test_signals.py::test_the_end_of_one_client_does_not_keep_sigterm_from_the_others",
         ("_let_go_of_sigterm", "not _use_sigterm\n        and ", ""),
     ),
+    noticed(
+        "who interrupts close holds nothing for ever",
+        f"{CONSUMER}.core",
+        f"{OF_CONSUMER}/test_closing.py::test_who_interrupts_close_holds_nothing_for_ever",
+        ("ConsumerCore.close", "finally:", "else:"),
+    ),
+    noticed(
+        "the assignment of a close that was interrupted ends by itself",
+        f"{CONSUMER}.assignment",
+        f"{OF_CONSUMER}/test_closing.py::test_who_interrupts_close_holds_nothing_for_ever",
+        ("Assignment._round", "if self._is_left:", "if False:"),
+    ),
 )
