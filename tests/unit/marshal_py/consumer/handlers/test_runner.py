@@ -84,6 +84,9 @@ class AtOnce:
     def stop(self, _: float) -> bool:
         return True
 
+    def has_caller(self) -> bool:
+        return False
+
     def describe(self, _: Any) -> tuple[str, str]:
         return "worker", ""
 
