@@ -94,6 +94,7 @@ def test_a_loop_that_was_closed_with_a_task_in_it_keeps_nobody_from_notifying() 
     door = Door()
     loop = asyncio.new_event_loop()
     task = loop.create_task(drive(door.lock, door.wait(None)))
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
     while not door.changed.observers:
         loop.run_until_complete(asyncio.sleep(0))
     loop.close()
