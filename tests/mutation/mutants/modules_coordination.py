@@ -962,11 +962,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "a handler of SIGTERM of the program's own stays",
         f"{CLIENT}.signals",
         f"{OF_CLIENT}/test_signals.py::test_a_handler_of_the_programs_own_is_never_touched",
-        (
-            "exit_on_sigterm",
-            "if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:",
-            "if not _on_signal:",
-        ),
+        ("exit_on_sigterm", "elif found is not _on_signal:", "elif False:"),
     ),
     noticed(
         "of two replicas one may be away",
