@@ -2467,12 +2467,6 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
-        "who is cancelled while it tries to claim wants nothing any more",
-        f"{CLIENT}.claims",
-        f"{OF_CLIENT}/test_claims.py::test_a_claim_that_nobody_tries_for_any_more_is_not_won_later",
-        ("ClaimRegistry.try_claim", "finally:", "except ClaimTimeout:"),
-    ),
-    noticed(
         "a loop that was closed with a task in it keeps nobody from notifying",
         f"{CLIENT}.waiting",
         f"{OF_CLIENT}/test_waiting.py::test_a_loop_that_was_closed_with_a_task_in_it_keeps_nobody_from_notifying",
