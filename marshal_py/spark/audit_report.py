@@ -24,6 +24,7 @@ Record = dict[str, Any]
 DAYS: Final = 30
 """What the report shows, up to the newest record; the tables hold all."""
 MAX_ANOMALIES: Final = 500
+MAX_ELECTIONS: Final = 100
 MAX_CELLS: Final = 60
 MAX_BARS: Final = 400
 """Claims drawn for one cell; the tables hold all of them."""
@@ -58,7 +59,7 @@ def render(store: Store, *, days: int = DAYS) -> str:
         return found.to_pylist()  # type: ignore[no-any-return]
 
     claims = rows("claims", "until_at")
-    anomalies = sorted(rows("anomalies"), key=lambda a: a["at"])
+    anomalies = rows("anomalies")
     takeovers = rows("takeovers")
     rejections = rows("rejections")
     elections = rows("elections", "until_at")
@@ -113,7 +114,7 @@ def _anomalies(anomalies: list[Record]) -> str:
         ((k, f"{n:,}", MEANING.get(k, "")) for k, n in kinds.most_common()),
         numbers=("count",),
     )
-    shown = anomalies[:MAX_ANOMALIES]
+    shown = _newest(anomalies)
     each = html_table(
         ("time", "kind", "who", "cell", "what", "record"),
         (
@@ -129,8 +130,8 @@ def _anomalies(anomalies: list[Record]) -> str:
         ),
         raw=("record",),
     )
-    more = _more(len(anomalies), len(shown), "anomalies")
-    return f"<h2>Anomalies</h2>{by_kind}<br>{each}{more}"
+    more = _more(len(anomalies), len(shown), "anomalies, the newest first")
+    return f"<h2>Anomalies</h2>{by_kind}<br>{more}{each}"
 
 
 def _holders(claims: list[Record], span: tuple[dt.datetime, dt.datetime] | None) -> str:
@@ -341,7 +342,9 @@ def _rejections(rejections: list[Record]) -> str:
 def _elections(elections: list[Record]) -> str:
     if not elections:
         return ""
-    latest = sorted(elections, key=lambda e: (e["name"], -e["epoch"]))[:100]
+    begun = sorted(elections, key=lambda e: (e["from_at"] is not None, e["from_at"]))
+    newest = sorted(begun, key=lambda e: e["until_at"] is None)[-MAX_ELECTIONS:]  # who leads, too
+    newest.sort(key=lambda e: (e["name"], -e["epoch"]))
     rows = (
         (
             e["name"],
@@ -353,15 +356,16 @@ def _elections(elections: list[Record]) -> str:
             e["how"] or "leads",
             "" if e["vacancy_ms"] is None else f"{e['vacancy_ms']:,}",
         )
-        for e in latest
+        for e in newest
     )
     names = ("name", "group", "leader", "epoch", "from", "until", "how", "vacant before, ms")
-    return f"<h2>Elections</h2>{html_table(names, rows, numbers=('epoch', names[-1]))}"
+    more = _more(len(elections), len(newest), "elections, the newest")
+    return f"<h2>Elections</h2>{more}{html_table(names, rows, numbers=('epoch', names[-1]))}"
 
 
 def _records(anomalies: list[Record]) -> str:
     blocks: dict[str, str] = {}
-    for a in anomalies[:MAX_ANOMALIES]:
+    for a in _newest(anomalies):
         if a["record"] is not None:
             blocks.setdefault(
                 _anchor(a),
@@ -376,6 +380,11 @@ def _records(anomalies: list[Record]) -> str:
 
 def _anchor(a: Record) -> str:
     return f"r-{a['coordinator']}-{a['log_offset']}"
+
+
+def _newest(anomalies: list[Record]) -> list[Record]:
+    """Those that are shown: what has happened by now counts most."""
+    return sorted(anomalies, key=lambda a: a["at"], reverse=True)[:MAX_ANOMALIES]
 
 
 def _link(a: Record) -> str:

@@ -12,10 +12,12 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
 from marshal_py.spark.audit_report import (
     MAX_ANOMALIES,
+    MAX_ELECTIONS,
     _anomalies,
     _elections,
     _holders,
     _lag,
+    _records,
     _rejections,
     _takeovers,
     _tiles,
@@ -119,18 +121,20 @@ def test_takeovers_are_those_from_clients_that_were_silent() -> None:
     assert "Restarts: 1" in _takeovers([taken("resumed", 1, 1)])
 
 
-def test_anomalies_are_counted_all_and_the_first_are_shown() -> None:
-    one = {"at": at(0), "group_id": "g", "client_id": None, "topic": None, "partition": None}
+def test_anomalies_are_counted_all_and_the_newest_are_shown() -> None:
+    """What happens now must not be hidden behind what happened weeks ago."""
+    one = {"group_id": "g", "client_id": None, "topic": None, "partition": None, "kind": "zombie"}
     rows = [
-        one
-        | {"kind": "zombie", "what": f"<{n}>", "coordinator": 0, "log_offset": n, "record": None}
+        one | {"at": at(n), "what": f"<{n}>", "coordinator": 0, "log_offset": n, "record": f"r{n}"}
         for n in range(MAX_ANOMALIES + 1)
     ]
     html = _anomalies(rows)
     assert cells(html)[0][:2] == ["zombie", f"{MAX_ANOMALIES + 1:,}"]
-    assert "&lt;499&gt;" in html
-    assert "&lt;500&gt;" not in html
-    assert f"{MAX_ANOMALIES:,} of {MAX_ANOMALIES + 1:,} anomalies" in html
+    assert cells(html)[1][4] == f"&lt;{MAX_ANOMALIES}&gt;"
+    assert "&lt;0&gt;" not in html
+    assert f"{MAX_ANOMALIES:,} of {MAX_ANOMALIES + 1:,} anomalies, the newest first" in html
+    shown = _records(rows)
+    assert (f"r{MAX_ANOMALIES}</pre>" in shown, "r0</pre>" in shown) == (True, False)
 
 
 def test_what_was_rejected_is_counted_by_kind_and_leaders_are_told_the_newest_first() -> None:
@@ -146,3 +150,16 @@ def test_what_was_rejected_is_counted_by_kind_and_leaders_are_told_the_newest_fi
     newest, oldest = cells(_elections(elections))
     assert (newest[3], newest[5:]) == ("2", ["", "leads", "1,000"])
     assert (oldest[3], oldest[6:]) == ("1", ["released", ""])
+
+
+def test_of_more_elections_than_are_shown_the_newest_are_and_who_leads() -> None:
+    many = [claim(n, n, n + 1, name="a", vacancy_ms=None) for n in range(MAX_ELECTIONS)]
+    others = [
+        claim(1, 500, 501, name="b", vacancy_ms=None),
+        claim(2, None, None, name="c", vacancy_ms=None),  # since before the log began
+    ]
+    html = _elections([*others, *many])
+    shown = cells(html)
+    assert [line[0] for line in shown[-2:]] == ["b", "c"]
+    assert [int(line[3]) for line in shown[:-2]] == [*range(MAX_ELECTIONS - 1, 1, -1)]
+    assert f"{MAX_ELECTIONS} of {MAX_ELECTIONS + 2} elections" in html
