@@ -93,6 +93,18 @@ def reconcile(
 
     outbox = Outbox(dsn=database, table=table, parquet=parquet)
     spark = spark_session("harvest reconcile", master=master)
+
+    def tell(result: Reconciliation) -> None:
+        if out is not None:
+            from harvest.spark.report import render
+
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "report.html").write_text(render(result))
+        if as_json:
+            print_json({**asdict(result), "clean": result.clean}, indent=None)
+        else:
+            _show(result)
+
     result = run(
         spark,
         outbox,
@@ -104,16 +116,8 @@ def reconcile(
         late_s=late_h * 3600,
         since_ms=_moment("--since", since),
         until_ms=_moment("--until", until),
+        tell=tell,
     )
-    if out is not None:
-        from harvest.spark.report import render
-
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "report.html").write_text(render(result))
-    if as_json:
-        print_json({**asdict(result), "clean": result.clean}, indent=None)
-    else:
-        _show(result)
     if not result.clean:
         raise typer.Exit(1)
 

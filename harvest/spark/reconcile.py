@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -151,6 +151,7 @@ def reconcile(
     until_ms: int | None = None,
     max_samples: int = 1_000,
     timeout_s: float = 30.0,
+    tell: Callable[[Reconciliation], None] = lambda _: None,
 ) -> Reconciliation:
     """Compare every row of the outbox with every committed record of its topics.
 
@@ -164,6 +165,9 @@ def reconcile(
     - `late_s`: how long, with `state`, rows are looked for whose ids were passed.
     - `since_ms`, `until_ms`: only findings about rows (where there is none: records) that were
       written from then to before then, in milliseconds since 1970. Not with `state`.
+    - `tell`: called with what came out before the state is replaced. What it raises leaves the
+      state as it was: the next run comes to the same findings. What is done with the result after
+      this has returned is lost with the process, and no later run tells of it again.
 
     Records that are written while it runs are left alone. Raises `ConfigurationError`, also where
     no topic is known (nothing compared is nothing proved), what Kafka and PostgreSQL raise, and
@@ -180,11 +184,14 @@ def reconcile(
     run = _Run(spark, outbox, config, named, grace_s, out, max_samples, timeout_s, window)
     if state is None:
         with cluster_watched(spark):
-            return run.compare(State(outbox.name), None, 0)[0]
+            result = run.compare(State(outbox.name), None, 0)[0]
+            tell(result)
+            return result
     folder = StateFolder(state)
     with folder.locked(), cluster_watched(spark):
         previous = folder.load(outbox.name)
         result, following = run.compare(previous, folder, int(late_s * 1000))
+        tell(result)
         folder.store(following)
     return result
 

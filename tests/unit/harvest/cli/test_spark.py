@@ -23,15 +23,21 @@ class Spark:
         self.calls: list[tuple[Any, ...]] = []
         self.named: dict[str, Any] = {}
         self.findings: dict[str, int] = {}
+        self.killed = False
+        """Before what was compared is stored."""
 
     def session(self, _name: str, **given: Any) -> Spark:
         self.sessions.append(given)
         return self
 
-    def reconcile(self, *given: Any, **named: Any) -> Reconciliation:
+    def reconcile(self, *given: Any, tell: Any, **named: Any) -> Reconciliation:
         self.calls.append(given)
         self.named = named
-        return Reconciliation(7, 8, 0, self.findings, 0, {}, [], 0.1)
+        result = Reconciliation(7, 8, 0, self.findings, 0, {}, [], 0.1)
+        tell(result)
+        if self.killed:
+            raise KeyboardInterrupt
+        return result
 
     def add(self, *given: Any, **named: Any) -> int:
         self.calls.append(given)
@@ -86,6 +92,15 @@ def test_what_differs_is_exit_code_1(spark: Spark, tmp_path: Path, more: list[st
         assert json.loads(done.stdout)["clean"] is False
     else:
         assert "missing: 1" in done.stdout
+
+
+def test_what_was_found_is_told_before_the_next_run_takes_it_for_told(
+    spark: Spark, tmp_path: Path
+) -> None:
+    spark.findings, spark.killed = {"missing": 1}, True
+    done = run(*RECONCILE, "--out", str(tmp_path), "--state", str(tmp_path / "state"))
+    assert "missing: 1" in done.stdout
+    assert (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize(

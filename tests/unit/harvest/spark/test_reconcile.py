@@ -20,6 +20,7 @@ from harvest.spark import reconcile as module
 from harvest.spark.compare import BUCKETS
 from harvest.spark.reconcile import Outbox, _extent, _fingerprint, _only, _prints, _Window
 from harvest.spark.sources import _NEEDED, Part, of_kafka, of_postgres
+from harvest.spark.state import State, StateFolder
 from marshal_py.errors import TopicMissing
 
 
@@ -77,6 +78,31 @@ def test_an_outbox_without_a_row_and_without_a_topic_proves_nothing(
     for state in (None, tmp_path):
         with pytest.raises(ConfigurationError, match=r"shop\.outbox has no row .*--topic"):
             module.reconcile(cast(Any, None), outbox, "kafka:1", state=state)
+
+
+def test_what_was_found_is_told_before_the_state_says_that_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A missing row is told once: by a run that ends in between it would be told to nobody."""
+    result = module.Reconciliation(1, 0, 1, {"missing": 1}, 0, {}, [], 0.1)
+    following = State("outbox", run=1, last_id=7)
+    monkeypatch.setattr(module._Run, "compare", lambda *_: (result, following))
+    monkeypatch.setattr(module, "cluster_watched", lambda _: nullcontext())
+    outbox = Outbox(dsn="x")
+    told: list[object] = []
+
+    def fail(_result: object) -> None:
+        raise BrokenPipeError
+
+    def compare(tell: Any) -> Any:
+        return module.reconcile(cast(Any, None), outbox, "kafka:1", state=tmp_path, tell=tell)
+
+    with pytest.raises(BrokenPipeError):
+        compare(fail)
+    assert StateFolder(tmp_path).load("outbox") == State("outbox")
+    assert compare(told.append) is result
+    assert told == [result]
+    assert StateFolder(tmp_path).load("outbox").last_id == 7
 
 
 def test_a_window_has_what_explains_it_and_findings_of_itself_alone() -> None:
