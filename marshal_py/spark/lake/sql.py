@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Final
 
 __all__ = ["PARTS", "STILL_DAYS", "date_literal", "fill", "table_name", "time_literal"]
@@ -17,10 +18,16 @@ history."""
 
 
 def fill(query: str, **values: str) -> str:
-    """Put SQL in place of names in braces; those of frames stay, for Spark."""
-    for name, value in values.items():
-        query = query.replace(f"{{{name}}}", value)
-    return query
+    """Put SQL in place of names in braces; those of frames stay, for Spark.
+
+    Braces of a value, which may be a path, are none to Spark.
+    """
+
+    def put(found: re.Match[str]) -> str:
+        value = values.get(found[1])
+        return found[0] if value is None else value.replace("{", "{{").replace("}", "}}")
+
+    return re.sub(r"\{(\w+)\}", put, query)
 
 
 def date_literal(day: dt.date) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Callable
+from string import Formatter
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from harvest.spark.lake import add_archive, add_table
 from marshal_py.errors import ConfigurationError
 from marshal_py.spark.lake.maintenance import maintain
 from marshal_py.spark.lake.report import _lines, _section, _tiles
-from marshal_py.spark.lake.sql import table_name, time_literal
+from marshal_py.spark.lake.sql import fill, table_name, time_literal
 from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
 from tests.unit.marshal_py.spark.test_audit_report import at, cells
 
@@ -65,6 +66,14 @@ def test_a_bucket_is_written_to_only_where_no_commit_can_be_overwritten() -> Non
     )
     checkpoints = session.settings["spark.sql.streaming.checkpointFileManagerClass"]
     assert checkpoints == "marshal.spark.ConditionalPutCheckpoints"
+
+
+def test_braces_of_a_path_are_no_names_of_frames() -> None:
+    path = table_name("/a{day}/{b}/gold/findings")
+    query = fill("MERGE INTO {path} USING {found} ON day = {day}", path=path, day="DATE 'x'")
+    assert Formatter().format(query, found="_found") == (
+        "MERGE INTO delta.`/a{day}/{b}/gold/findings` USING _found ON day = DATE 'x'"
+    )
 
 
 @pytest.mark.parametrize("place", ["/lake", "hdfs://name/lake"])
