@@ -40,7 +40,7 @@ PATIENCE_S = 600.0
 BEGIN = "reading"
 """How the first line begins that a run says when it works."""
 _EXECUTORS = ["--master", "local-cluster[2,1,1024]"]
-_NOT_COMPARED = {"gold.runs", "silver.fold"}
+_NOT_COMPARED = {"gold.runs", "bronze.outbox_looks", "silver.fold"}
 """Each run has its row; the fold's state has the order in which it learned of things."""
 _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
 

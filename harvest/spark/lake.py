@@ -8,7 +8,9 @@ once each: Spark's checkpoint names them. Of a table the rows are read that are 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import datetime as dt
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from harvest.errors import ConfigurationError
 from harvest.spark.sources import as_published, postgres_rows
@@ -18,6 +20,8 @@ from marshal_py.spark.watch import cluster_watched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
 
 __all__ = ["add_archive", "add_table"]
 
@@ -30,6 +34,7 @@ WHEN NOT MATCHED THEN INSERT *
 """
 _TRIES: Final = 5
 """Rows of another outbox may be added at the same moment: Delta lets one of two go first."""
+_OTHERS_FIRST: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 _CONNECTIONS: Final = 4
 _ANY_AGE: Final = "36500d"
 
@@ -44,6 +49,7 @@ def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> i
 
     _check(outbox)
     lake = Lake.to_write(spark, place)
+    began = dt.datetime.now(dt.UTC)
     try:
         types = spark.read.parquet(archive).schema
     except AnalysisException:
@@ -78,6 +84,7 @@ def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> i
             ) from None
         finally:
             query.stop()
+        _note(spark, lake, outbox, began, added)
     return added
 
 
@@ -90,6 +97,7 @@ def add_table(
     """
     _check(outbox)
     lake = Lake.to_write(spark, place)
+    began = dt.datetime.now(dt.UTC)
     with cluster_watched(spark):
         lake.check_version(spark)
         known = lake.frame(spark, "bronze.outbox_rows")
@@ -108,13 +116,15 @@ def add_table(
         predicates = [
             f"{condition}mod(id, {_CONNECTIONS}) IN ({n}, -{n})" for n in range(_CONNECTIONS)
         ]
-        return _add(spark, lake, _rows(postgres_rows(spark, dsn, table, predicates), outbox))
+        added = _add(spark, lake, _rows(postgres_rows(spark, dsn, table, predicates), outbox))
+        _note(spark, lake, outbox, began, added)
+    return added
 
 
 def _add(spark: SparkSession, lake: Lake, rows: DataFrame) -> int:
     """Add those that the lake does not have; return how many."""
     if not lake.exists(spark, "bronze.outbox_rows"):
-        lake.append("bronze.outbox_rows", rows.limit(0))
+        _beside_others(lambda: lake.append("bronze.outbox_rows", rows.limit(0)))
     rows = rows.dropDuplicates(["outbox", "id", "day"]).persist()  # two files may have one row
     try:
         first, last = rows.selectExpr("min(day)", "max(day)").collect()[0]
@@ -122,15 +132,30 @@ def _add(spark: SparkSession, lake: Lake, rows: DataFrame) -> int:
             return 0
         days = {"first": date_literal(first), "last": date_literal(last)}
         query = fill(_ADD, path=table_name(lake.path("bronze.outbox_rows")), **days)
-        for left in reversed(range(_TRIES)):
-            try:
-                return int(spark.sql(query, rows=rows).collect()[0]["num_inserted_rows"])
-            except Exception as error:  # Java's, which Spark does not translate
-                if not left or "DELTA_CONCURRENT" not in str(error):
-                    raise
-        raise AssertionError  # the last try returns or raises
+        return _beside_others(
+            lambda: int(spark.sql(query, rows=rows).collect()[0]["num_inserted_rows"])
+        )
     finally:
         rows.unpersist()
+
+
+def _note(spark: SparkSession, lake: Lake, outbox: str, began: dt.datetime, added: int) -> None:
+    """Note that somebody has looked: of a day without a row it tells that there was none."""
+    row = (outbox, began, added, began.date())
+    types = "outbox string, at timestamp, rows bigint, day date"
+    look = spark.createDataFrame([row], types)
+    _beside_others(lambda: lake.append("bronze.outbox_looks", look))
+
+
+def _beside_others(write: Callable[[], T]) -> T:
+    """Write a table that others may write to, or make, at the same moment."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return write()
+        except Exception as error:  # Java's, which Spark does not translate
+            if not left or not any(name in str(error) for name in _OTHERS_FIRST):
+                raise
+    raise AssertionError  # the last try returns or raises
 
 
 def _check(outbox: str) -> None:

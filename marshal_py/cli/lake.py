@@ -135,6 +135,13 @@ def run(
     if continuous and (last := last_run(spark, place)):
         # The command before this one may have ended in the middle of a day.
         finish = _days_between((last - grace).date(), before.date())
+
+    def tell(done: LakeRun) -> None:
+        if as_json:
+            print_json(_document(done), indent=None if continuous else 2)
+        else:
+            _show(done)
+
     while True:
         if continuous:
             # Also a day that was not over for the run before, or whose rows might be on their way.
@@ -149,13 +156,10 @@ def run(
             finish=finish,
             timeout_s=max(30.0, connection.timeout_s),
             progress=note,
+            tell=tell,
         )
         if schema is not None:
             Lake.at(place).register(spark, schema)
-        if as_json:
-            print_json(_document(done), indent=None if continuous else 2)
-        else:
-            _show(done)
         if not continuous:
             break
         finish = []
@@ -279,7 +283,7 @@ def _document(done: LakeRun) -> dict[str, Any]:
         "records": done.records,
         "published": done.published,
         "met": done.met,
-        "expectations": [each._asdict() for each in done.expectations],
+        "expectations": [each._asdict() | {"day": str(each.day)} for each in done.expectations],
     }
 
 
@@ -287,8 +291,10 @@ def _show(done: LakeRun) -> None:
     out = console()
     days = ", ".join(done.days)
     out.print(f"{days}: {done.records:,} new records of the log, {done.published:,} of topics")
-    gates = table("expectation", "found", "limit", right=("found", "limit"))
+    several = ("day",) if len(done.days) > 1 else ()
+    gates = table(*several, "expectation", "found", "limit", right=("found", "limit"))
     for each in done.expectations:
         found = "not known" if each.found is None else f"{each.found:,g}"
-        gates.add_row(each.name, found, f"{each.limit:,g}", style=None if each.met else "red")
+        line = (str(each.day), each.name, found, f"{each.limit:,g}")[1 - len(several) :]
+        gates.add_row(*line, style=None if each.met else "red")
     show(out, gates)

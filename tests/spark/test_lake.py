@@ -26,6 +26,7 @@ from marshal_py.spark.audit_tables import to_arrow
 from marshal_py.spark.lake.maintenance import maintain
 from marshal_py.spark.lake.report import render_lake
 from marshal_py.spark.lake.run import LakeRun
+from marshal_py.spark.lake.sql import table_name, time_literal
 from marshal_py.spark.lake.tables import FOLDED, LAKE_TABLES, Lake
 from tests.spark.lake_world import BEGAN, DAY, OUTBOX, World
 from tests.support.paths import DOCS
@@ -198,6 +199,31 @@ def test_runs_that_die_give_the_tables_of_one_that_lives(
     for table in FOLDED:
         assert silver(world, table) == folded(script, table), table
     assert world.rows("gold.outboxes", "rows", "records", "lost") == [(None, 20, None)]
+
+
+def test_a_day_that_was_not_final_is_written_again_and_tells_what_is_new(world: World) -> None:
+    """Its second record comes on the day after, when the day is written already."""
+    world.lake = Lake.at(str(world.at / "a {day} lake"))
+    world.archive([1, 2, 3])
+    assert world.add_archive() == 3
+    world.publish(1, 2)
+    assert [gate.name for gate in world.run().expectations if not gate.met] == ["findings: lost"]
+    # As if that had been in the night after it.
+    runs = table_name(world.lake.path("gold.runs"))
+    then = time_literal(dt.datetime.combine(DAY + dt.timedelta(1), dt.time(2, 30), dt.UTC))
+    world.spark.sql(f"UPDATE {runs} SET started_at = {then}")
+
+    world.publish(2, days_later=1)
+    later = DAY + dt.timedelta(9)
+    done = world.run(later)
+    assert done.days == (str(DAY), str(later))
+    assert [(gate.day, gate.name) for gate in done.expectations if not gate.met] == [
+        (DAY, "findings: duplicated"),
+        (DAY, "findings: lost"),
+    ]
+    assert world.rows("gold.outboxes", "rows", "records", "lost") == [(3, 3, 1)]
+    # It is final, and nobody has brought the rows of `later` but those that there were.
+    assert world.run(later).days == (str(later),)
 
 
 def test_what_retention_and_compaction_leave(world: World) -> None:

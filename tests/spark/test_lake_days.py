@@ -24,6 +24,7 @@ from marshal_py.spark.lake.gold import (
     write_gold,
 )
 from marshal_py.spark.lake.report import render_lake
+from marshal_py.spark.lake.run import LakeSettings, _days_again
 from marshal_py.spark.lake.sql import PARTS, date_literal, fill, time_literal
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake, spark_types
 
@@ -238,6 +239,27 @@ def test_of_copies_the_first_counts_and_order_is_that_of_a_key_in_its_partition(
     )
     assert [id for id, each in sorted(found.items()) if each["disordered"]] == [1]
     assert (found[1]["copies"], found[1]["offset"], found[2]["copies"]) == (2, 1, 1)
+
+
+def test_of_rows_with_one_id_each_has_its_own_records(spark: SparkSession) -> None:
+    """The table was made anew, and its ids began anew: one that is lost has not arrived before."""
+    ids = range(1, 5)
+    rows = [row(id, at(1, days=days)) for id in ids for days in (-1, 0)]
+    of_yesterday = [record(id, id, at(2, days=-1)) for id in ids if id != 4]
+    of_today = [
+        record(1, 11, at(1)),
+        record(3, 13, at(2)),
+        record(3, 14, at(3)),
+        record(4, 15, at(2)),
+    ]
+    found = delivered(spark, rows, [*of_yesterday, *of_today])
+    assert {id: (each["status"], each["copies"], each["offset"]) for id, each in found.items()} == {
+        1: ("delivered", 1, 11),
+        2: ("lost", 0, None),
+        3: ("delivered", 2, 13),
+        4: ("delivered", 1, 15),
+    }
+    assert (found[1]["latency_ms"], found[4]["latency_ms"]) == (0, 3_600_000)
 
 
 def test_a_record_is_altered_when_a_topic_a_key_or_a_value_is_another(spark: SparkSession) -> None:
@@ -968,6 +990,70 @@ def test_what_is_lost_is_not_known_where_rows_that_were_there_stay_away(
     assert write(spark, lake, record)["findings: lost"] == (None, False)
     assert "findings: lost" not in write(spark, lake, record, allowed=["lost"])
     assert write(spark, lake, record, delivery(2, "delivered"))["findings: lost"] == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("as_of", "counts", "looked", "away"),
+    [
+        # Rows (None: not known) and lost of each day; when somebody looked for rows.
+        (at(30), {-3: (5, 0)}, [], True),
+        (at(23.9), {-3: (5, 0)}, [], False),  # it is not over
+        (at(30), {-3: (5, 0)}, [at(days=-1), at(23.9)], True),
+        (at(30), {-3: (5, 0)}, [at(24), at(3)], False),  # there were none
+        (at(30), {-31: (5, 0)}, [], False),  # nobody expects any
+        (at(30), {-3: (None, None)}, [], False),
+        (at(30), {0: (5, 0)}, [], False),  # a lake of before there were looks
+        (at(30), {0: (5, 0)}, [at(days=-1, ms=-1)], False),  # another one brought them
+        (at(30), {0: (5, 0)}, [at(20)], True),  # of the evening nobody knows
+        (at(30), {0: (5, 0)}, [at(24)], False),
+        (at(30), {0: (None, None), -1: (5, 0)}, [at(24)], True),
+    ],
+)
+def test_what_is_lost_is_not_known_where_nobody_has_brought_rows_since_the_day_ended(
+    spark: SparkSession,
+    as_of: dt.datetime,
+    counts: dict[int, tuple[int | None, int | None]],
+    looked: list[dt.datetime],
+    away: bool,
+) -> None:
+    """Neither rows nor records: all is well, or nothing works any more."""
+    tables = Tables(
+        spark,
+        gold__outboxes=[
+            {"outbox": BOX, "rows": rows, "lost": lost, "day": DAY + dt.timedelta(days)}
+            for days, (rows, lost) in counts.items()
+        ],
+        bronze__outbox_looks=[
+            {"outbox": BOX, "at": moment, "rows": 0, "day": moment.date()} for moment in looked
+        ],
+    )
+    found = gold._rows_stay_away(spark, cast(Lake, tables), DAY, as_of)
+    assert found == ([BOX] if away else [])
+
+
+def test_a_day_is_written_again_by_the_first_run_that_can_say_more_of_it(
+    spark: SparkSession,
+) -> None:
+    def run(started: dt.datetime, *days: int) -> Values:
+        written = " ".join(str(DAY + dt.timedelta(n)) for n in days)
+        return {"started_at": started, "days": written, "day": started.date()}
+
+    runs = [
+        run(at(2), -1),  # in the night after it
+        run(at(20), 0),  # before it was over
+        run(at(12, days=-3), -9),  # long after it
+        run(at(1, days=-7), -8),  # in its night, and a week later
+        run(at(9, days=-1), -8),
+        run(at(9, days=-1)),
+        run(at(9, days=-1)) | {"days": None},  # of an earlier version
+        run(at(9, days=-40), -40),
+    ]
+    lag, groups = ([{"day": DAY + dt.timedelta(n)} for n in days] for days in ((-4, -40), (-4, 0)))
+    lake = cast(Lake, Tables(spark, gold__runs=runs, gold__lag=lag, gold__groups=groups))
+    found = [_days_again(spark, lake, at(hour), LakeSettings()) for hour in (24.9, 25, 49)]
+    days = [sorted((day - DAY).days for day in each) for each in found]
+    # The run of -4 was killed before it was noted.
+    assert days == [[-4], [-4, -1, 0], [-4, -1, 0]]
 
 
 def test_how_long_it_took_is_not_known_where_the_rows_of_an_outbox_are_not(

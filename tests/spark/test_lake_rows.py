@@ -52,8 +52,8 @@ class Archive:
     def add(self, folder: str = "archive", outbox: str = BOX) -> int:
         return add_archive(self.spark, self.lake.place, outbox, str(self.at / folder))
 
-    def rows(self, *names: str) -> list[tuple[Any, ...]]:
-        found = self.lake.frame(self.spark, "bronze.outbox_rows").select(*names).collect()
+    def rows(self, *names: str, of: str = "bronze.outbox_rows") -> list[tuple[Any, ...]]:
+        found = self.lake.frame(self.spark, of).select(*names).collect()
         return sorted(tuple(row) for row in found)
 
 
@@ -64,8 +64,12 @@ def archive(spark: SparkSession, tmp_path: Path) -> Archive:
 
 def test_each_file_is_read_once_also_one_that_is_older_than_the_others(archive: Archive) -> None:
     archive.write("b", 1, 2)
+    before = dt.datetime.now(dt.UTC)
     assert archive.add() == 2
     assert archive.add() == 0
+    looks = archive.rows("outbox", "at", "rows", "day", of="bronze.outbox_looks")
+    assert sorted((box, rows) for box, _, rows, _ in looks) == [(BOX, 0), (BOX, 2)]
+    assert all(at.astimezone(dt.UTC) >= before for _, at, _, _ in looks)
     # Restored, or copied with its time: a file that was written long before those that are known.
     long_ago = archive.write("a", 0)
     os.utime(long_ago, (1_600_000_000, 1_600_000_000))
@@ -125,8 +129,6 @@ def test_a_file_of_an_archive_may_go_when_it_was_read(archive: Archive) -> None:
 
 
 def test_rows_of_two_outboxes_may_be_added_at_once(archive: Archive) -> None:
-    archive.write("a", 1, 2)
-    archive.add()
     both_may_begin = threading.Barrier(2)
 
     def add(n: int) -> int:
@@ -136,6 +138,14 @@ def test_rows_of_two_outboxes_may_be_added_at_once(archive: Archive) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(add, range(2))) == [10, 10]
+
+
+def test_braces_in_the_place_of_a_lake_are_no_names(spark: SparkSession, tmp_path: Path) -> None:
+    archive = Archive(spark, tmp_path)
+    archive.lake = Lake.at(str(tmp_path / "{first} of {x}"))
+    archive.write("a", 1, 2)
+    assert archive.add() == 2
+    assert archive.rows("id") == [(1,), (2,)]
 
 
 def test_an_archive_without_a_file_is_refused(archive: Archive) -> None:

@@ -21,13 +21,24 @@ if TYPE_CHECKING:
 
 __all__ = ["check_days", "days_left", "write_deliveries"]
 
+_AGAIN: Final = """
+SELECT outbox, id, sort_array(collect_list(at)) AS begun
+FROM {rows} GROUP BY outbox, id HAVING count(*) > 1
+"""
+"""Ids that were given again: the table was made anew, under the name that it had."""
+
+_NUMBERED: Final = """
+SELECT f.*, greatest(1, size(filter(begun, moment -> moment <= f.at))) AS nth
+FROM {frame} AS f LEFT JOIN {again} AS a ON a.outbox = f.outbox AND a.id = f.id
+"""
+"""Of several rows with one id: which it is, or, of a record, the last that was there before it."""
+
 _RECORDS: Final = """
-SELECT outbox, id, count(*) AS copies,
+SELECT outbox, id, nth, count(*) AS copies,
   min_by(struct(topic, partition, offset, at, key, value), struct(at, topic, partition, offset))
     AS place
 FROM {published}
-WHERE outbox IS NOT NULL AND day BETWEEN {since} AND {until}
-GROUP BY outbox, id
+GROUP BY outbox, id, nth
 """
 """Records of the same id are copies, of which the first counts."""
 
@@ -59,10 +70,9 @@ SELECT coalesce(r.outbox, p.outbox) AS outbox, coalesce(r.id, p.id) AS id,
     r.topic = p.place.topic AND r.key <=> p.place.key AND r.value <=> p.place.value) AS altered,
   coalesce(p.disordered, false) AS disordered,
   coalesce(r.day, to_date(p.place.at)) AS day
-FROM (SELECT * FROM {rows} WHERE day BETWEEN {since} AND {until}) AS r
-FULL OUTER JOIN {ordered} AS p ON r.outbox = p.outbox AND r.id = p.id
-LEFT JOIN (SELECT DISTINCT outbox FROM {rows} WHERE day BETWEEN {since} AND {until}) AS a
-  ON a.outbox = p.outbox
+FROM {rows} AS r
+FULL OUTER JOIN {ordered} AS p ON r.outbox = p.outbox AND r.id = p.id AND r.nth = p.nth
+LEFT JOIN (SELECT DISTINCT outbox FROM {rows}) AS a ON a.outbox = p.outbox
 """
 
 _CLAIMS: Final = """
@@ -82,7 +92,7 @@ WITH named AS (
   )
 ), extents AS (
   SELECT topic, partition, min(offset) AS low, max(offset) AS high
-  FROM {published} WHERE outbox IS NOT NULL AND day BETWEEN {since} AND {until}
+  FROM {published} WHERE day BETWEEN {since} AND {until}
   GROUP BY topic, partition
 )
 SELECT named.*, explode(sequence(
@@ -190,18 +200,24 @@ def write_deliveries(
     """
     since, until = day - dt.timedelta(late_days), day + dt.timedelta(late_days)
     bounds = {"since": date_literal(since), "until": date_literal(until)}
-    records = spark.sql(fill(_RECORDS, **bounds), published=lake.frame(spark, "bronze.published"))
-    ordered = spark.sql(_ORDERED, records=records)
-    joined = spark.sql(
-        fill(_JOINED, **bounds, pending_from=time_literal(as_of - dt.timedelta(seconds=grace_s))),
-        rows=lake.frame(spark, "bronze.outbox_rows"),
-        ordered=ordered,
+    published = lake.frame(spark, "bronze.published").filter("outbox IS NOT NULL")
+    rows, records = (
+        frame.filter(fill("day BETWEEN {since} AND {until}", **bounds))
+        for frame in (lake.frame(spark, "bronze.outbox_rows"), published)
     )
+    again = spark.sql(_AGAIN, rows=rows)
+    if again.isEmpty():  # as nearly always, and then nothing is joined with it
+        rows, records = (frame.selectExpr("*", "1 AS nth") for frame in (rows, records))
+    else:
+        rows, records = (spark.sql(_NUMBERED, frame=f, again=again) for f in (rows, records))
+    ordered = spark.sql(_ORDERED, records=spark.sql(_RECORDS, published=records))
+    pending_from = time_literal(as_of - dt.timedelta(seconds=grace_s))
+    joined = spark.sql(fill(_JOINED, pending_from=pending_from), rows=rows, ordered=ordered)
     days = joined.filter(f"day = {date_literal(day)}")
     claims = spark.sql(
         fill(_CLAIMS, day=date_literal(day), parts=PARTS, block=_BLOCK, **bounds),
         claims=lake.frame(spark, "silver.claims"),
-        published=lake.frame(spark, "bronze.published"),
+        published=published,
     )
     placed = days.filter("offset IS NOT NULL").select(
         "outbox", "id", "topic", "partition", "offset", "key"

@@ -223,11 +223,22 @@ FROM {anomalies} WHERE day = {day}
 """
 
 _STAY_AWAY: Final = """
-SELECT outbox FROM {outboxes}
-WHERE day BETWEEN date_sub({day}, {still}) AND {day}
-GROUP BY outbox
-HAVING bool_or(day = {day} AND lost IS NULL) AND bool_or(rows IS NOT NULL)
+WITH expected AS (
+  SELECT outbox, bool_or(day = {day} AND lost IS NULL) AS unknown,
+    bool_or(day = {day}) AS has_some
+  FROM {outboxes}
+  WHERE day BETWEEN date_sub({day}, {still}) AND {day}
+  GROUP BY outbox
+  HAVING bool_or(rows IS NOT NULL)
+), looked AS (
+  SELECT outbox, max(at) AS at FROM {looks} GROUP BY outbox
+)
+SELECT outbox FROM expected LEFT JOIN looked USING (outbox)
+WHERE unknown OR (date_add({day}, 1) <= {as_of} AND (at IS NULL OR at < date_add({day}, 1))
+  AND (NOT has_some OR at >= date_sub({day}, 1)))
 """
+"""Of a day that is over its last rows were brought by who looked after its end. Where nobody has
+looked lately, as in lakes of before there were looks, its own rows are enough."""
 
 _ADD_FINDINGS: Final = """
 MERGE INTO {path} AS known
@@ -248,6 +259,7 @@ class Expectation(NamedTuple):
     found: float | None
     limit: float
     met: bool
+    day: dt.date | None = None
 
 
 class Expectations(NamedTuple):
@@ -271,6 +283,7 @@ def write_gold(
     lifetime_days: int,
     expectations: Expectations,
     deliveries: Callable[[], None],
+    progress: Callable[[str], None] = lambda _: None,
 ) -> list[Expectation]:
     """Write a day's tables in place of those that are there, add what was found; return the gates.
 
@@ -311,13 +324,13 @@ def write_gold(
         kinds = found.result()
         for each in done:
             each.result()
-    gates = _gates(spark, lake, day, expectations, kinds)
+    gates = _gates(spark, lake, day, as_of, expectations, kinds, progress)
     rows = spark.createDataFrame(
-        [(*gate, day) for gate in gates],
+        [(*gate[:4], day) for gate in gates],
         "name string, found double, `limit` double, met boolean, day date",
     )
     lake.replace_day("gold.expectations", rows, day)
-    return gates
+    return [gate._replace(day=day) for gate in gates]
 
 
 def _add_findings(
@@ -346,13 +359,15 @@ def _add_findings(
     return {row["kind"]: row["count"] for row in counted}
 
 
-def _rows_stay_away(spark: SparkSession, lake: Lake, day: dt.date) -> bool:
-    """Whether rows of an outbox were known lately, and what is lost of this day is not."""
+def _rows_stay_away(spark: SparkSession, lake: Lake, day: dt.date, as_of: dt.datetime) -> list[str]:
+    """Outboxes whose rows were known lately, and of which is not known what is lost of this day."""
+    values = {"day": date_literal(day), "as_of": time_literal(as_of), "still": str(STILL_DAYS)}
     found = spark.sql(
-        fill(_STAY_AWAY, day=date_literal(day), still=str(STILL_DAYS)),
+        fill(_STAY_AWAY, **values),
         outboxes=lake.frame(spark, "gold.outboxes"),
+        looks=lake.frame(spark, "bronze.outbox_looks"),
     )
-    return not found.isEmpty()
+    return sorted(row[0] for row in found.collect())
 
 
 _P99: Final = "IF(bool_or(records > 0 AND latency_p99_ms IS NULL), NULL, max(latency_p99_ms))"
@@ -363,8 +378,10 @@ def _gates(
     spark: SparkSession,
     lake: Lake,
     day: dt.date,
+    as_of: dt.datetime,
     wanted: Expectations,
     kinds: Mapping[str, int],
+    progress: Callable[[str], None],
 ) -> list[Expectation]:
     """What was expected, and what the day's tables say.
 
@@ -382,7 +399,9 @@ def _gates(
         Expectation(f"findings: {kind}", float(kinds.get(kind, 0)), 0.0, not kinds.get(kind))
         for kind in sorted({*always, *kinds} - set(wanted.allowed))
     ]
-    if not kinds.get("lost") and _rows_stay_away(spark, lake, day):
+    away = [] if kinds.get("lost") else _rows_stay_away(spark, lake, day, as_of)
+    if away:
+        progress(f"{day}: rows of {', '.join(away)} are not known: bring them with `harvest lake`")
         unknown = Expectation("findings: lost", None, 0.0, False)
         gates = [unknown if gate.name == unknown.name else gate for gate in gates]
     for name, limit, table, what, least in (

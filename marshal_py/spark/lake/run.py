@@ -6,8 +6,8 @@ import datetime as dt
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.errors import ConfigurationError
@@ -16,11 +16,14 @@ from marshal_py.spark.lake.bronze import ingest
 from marshal_py.spark.lake.deliveries import check_days, days_left, write_deliveries
 from marshal_py.spark.lake.gold import Expectation, Expectations, write_gold
 from marshal_py.spark.lake.silver import fold_new
+from marshal_py.spark.lake.sql import STILL_DAYS, date_literal
 from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
 from marshal_py.spark.watch import cluster_watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_OF_DAYS: Final = ("gold.outboxes", "gold.groups", "gold.lag", "gold.leadership")
 
 __all__ = ["LakeRun", "LakeSettings", "last_run", "run_lake"]
 
@@ -81,13 +84,18 @@ def run_lake(
     finish: Sequence[dt.date] = (),
     timeout_s: float = 30.0,
     progress: Callable[[str], None] = lambda _: None,
+    tell: Callable[[LakeRun], None] = lambda _: None,
 ) -> LakeRun:
     """Read what is new into the lake at `place`, and write the tables of `days`.
 
     - `config`: librdkafka settings, or just the brokers; ``kafka.…`` for Spark's Java client.
     - `place`: a folder, absolute or relative, or a URI that Spark and all executors reach.
     - `finish`: days that an earlier run may have left as they were when they were not over. They
-      are written, too, but for those of which bronze has nothing any more.
+      are written, too, but for those of which bronze has nothing any more. So are days that were
+      written before their last rows could be judged, or while their records could still come, and
+      those among whose tables a run was killed.
+    - `tell`: called with what was done before that is noted. What it raises leaves such days to the
+      next run.
 
     Killed at any moment and run again, it leaves no row out and has none twice; run again without
     new records it changes nothing but `gold.runs`. Raises `TopicMissing`, `LogHole`,
@@ -116,7 +124,8 @@ def run_lake(
         sample_ms = max(1, int(settings.sample_s * 1000))
         fold_new(spark, lake, settings.topic, partitions, sample_ms)
         check_days(spark, lake, days, late_days=settings.late_days)
-        days = sorted({*days, *days_left(spark, lake, finish, late_days=settings.late_days)})
+        again = {*finish, *_days_again(spark, lake, started, settings)} - {*days}
+        days = sorted({*days, *days_left(spark, lake, again, late_days=settings.late_days)})
         gates: list[Expectation] = []
         for day in days:
             progress(f"deliveries and gold of {day}")
@@ -138,8 +147,10 @@ def run_lake(
                 lifetime_days=settings.lifetime_days,
                 expectations=settings.expectations,
                 deliveries=deliveries,
+                progress=progress,
             )
         done = LakeRun(tuple(map(str, days)), records, published, tuple(gates))
+        tell(done)
         _note(spark, lake, started, done)
     return done
 
@@ -148,7 +159,39 @@ def last_run(spark: SparkSession, place: str) -> dt.datetime | None:
     """When the last run began that came to its end; None: there was none."""
     runs = Lake.at(place).frame(spark, "gold.runs")
     micros = runs.selectExpr("unix_micros(max(started_at))").collect()[0][0]
-    return None if micros is None else dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
+    return None if micros is None else _moment(micros)
+
+
+def _days_again(
+    spark: SparkSession, lake: Lake, now: dt.datetime, settings: LakeSettings
+) -> set[dt.date]:
+    """Days that no run has written since more could be said of them than the last one did.
+
+    Also those that have something and are noted by no run: it was killed among their tables.
+    """
+    from pyspark.sql import DataFrame
+
+    recent = f"day >= {date_literal(now.date() - dt.timedelta(STILL_DAYS))}"
+    runs = lake.frame(spark, "gold.runs").filter(recent)
+    written = runs.selectExpr("explode(split(days, ' ')) AS written", "started_at")
+    last = written.groupBy("written").agg({"started_at": "max"})
+    found = last.filter("written <> ''").selectExpr("written", "unix_micros(`max(started_at)`)")
+    moments = {dt.date.fromisoformat(day): _moment(micros) for day, micros in found.collect()}
+    frames = [lake.frame(spark, table).filter(recent).select("day") for table in _OF_DAYS]
+    there = {row[0] for row in reduce(DataFrame.union, frames).distinct().collect()}
+    again = {day for day, at in moments.items() if _says_more(day, at, now, settings)}
+    return again | there - moments.keys()
+
+
+def _says_more(day: dt.date, at: dt.datetime, now: dt.datetime, settings: LakeSettings) -> bool:
+    """Whether, since it was written, its last rows came to be judged, or its last records in."""
+    midnight = dt.datetime.combine(day + dt.timedelta(1), dt.time(), dt.UTC)
+    judged = midnight + dt.timedelta(seconds=settings.grace_s)
+    return any(at < moment <= now for moment in (judged, judged + dt.timedelta(settings.late_days)))
+
+
+def _moment(micros: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
 
 
 def _note(spark: SparkSession, lake: Lake, started: dt.datetime, done: LakeRun) -> None:
@@ -160,10 +203,11 @@ def _note(spark: SparkSession, lake: Lake, started: dt.datetime, done: LakeRun) 
         done.records,
         done.published,
         done.met,
+        " ".join(done.days),
         started.date(),
     )
     types = (
         "started_at timestamp, ended_at timestamp, schema_version bigint, library string, "
-        "records bigint, published bigint, met boolean, day date"
+        "records bigint, published bigint, met boolean, days string, day date"
     )
     lake.append("gold.runs", spark.createDataFrame([row], types))

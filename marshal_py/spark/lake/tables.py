@@ -109,6 +109,16 @@ value bytes value that it asks for
         ),
         _DAY,
     ),
+    "bronze.outbox_looks": (
+        *columns_of(
+            """
+outbox text NAME/OUTBOX
+at time when `harvest lake` began to look for rows
+rows int how many were new
+"""
+        ),
+        _DAY,
+    ),
     **{f"silver.{name}": (*TABLES[name], _ENDED) for name in FOLDED},
     "silver.fold": columns_of(
         """
@@ -243,6 +253,7 @@ library text version of this library
 records int records of the coordination log that were new
 published int records of topics that were new
 met bool whether all expectations were met
+days text days whose tables it wrote, with spaces between; null: by an earlier version
 """
         ),
         _DAY,

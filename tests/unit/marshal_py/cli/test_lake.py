@@ -23,14 +23,20 @@ class Lake:
     def __init__(self) -> None:
         self.runs: list[dict[str, Any]] = []
         self.met = True
+        self.killed = False
+        """Before the run is noted."""
         self.last: dt.datetime | None = None
 
     def run(
         self, _spark: object, _config: object, place: str, days: Any, settings: Any, **more: Any
     ) -> LakeRun:
         self.runs.append({"place": place, "days": days, "settings": settings, **more})
-        gate = Expectation("lost", 3.0, 0.0, self.met)
-        return LakeRun(tuple(map(str, days)), 12, 34, (gate,))
+        gates = tuple(Expectation("lost", 3.0, 0.0, self.met, day) for day in days)
+        done = LakeRun(tuple(map(str, days)), 12, 34, gates)
+        more["tell"](done)
+        if self.killed:
+            raise KeyboardInterrupt
+        return done
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +129,18 @@ def test_days_that_the_command_before_has_left_unfinished_are_finished(
     without_brokers("lake", "run", "--continuous")
     found = [[[day.day for day in run[name]] for name in ("finish", "days")] for run in lake.runs]
     assert found == [[[27, 28, 1, 2], [2]], [[], [2]]]
+
+
+def test_what_a_run_came_to_is_told_before_it_is_noted_and_of_which_day_it_is(lake: Lake) -> None:
+    lake.killed = True
+    words = ("lake", "run", "--day", "2026-02-27", "--until", "2026-02-28")
+    told = without_brokers(*words).stdout.splitlines()
+    assert [line.split()[:3] for line in told[-2:]] == [
+        ["2026-02-27", "lost", "3"],
+        ["2026-02-28", "lost", "3"],
+    ]
+    document = json.loads(without_brokers(*words, "--json").stdout)
+    assert [each["day"] for each in document["expectations"]] == ["2026-02-27", "2026-02-28"]
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from marshal_py.errors import ConfigurationError
 from marshal_py.spark.lake.gold import Expectation
-from marshal_py.spark.lake.run import LakeRun, LakeSettings
+from marshal_py.spark.lake.run import LakeRun, LakeSettings, _says_more
 
 
 def given(name: str, value: float) -> dict[str, Any]:
@@ -33,3 +34,26 @@ def test_a_run_is_as_expected_if_each_of_its_days_is() -> None:
     assert LakeRun(("a",), 0, 0, (met, met)).met
     assert not LakeRun(("a", "b"), 0, 0, (missed, met)).met
     assert LakeRun((), 0, 0, ()).met
+
+
+@pytest.mark.parametrize(
+    ("written", "now", "more"),
+    [
+        # Hours since the day began; rows are judged an hour after its end, records come for a day.
+        (23, 24.9, False),
+        (23, 25, True),
+        (24.5, 25, True),
+        (25, 48.9, False),
+        (25, 49, True),
+        (23, 200, True),
+        (48.9, 200, True),
+        (49, 200, False),
+    ],
+)
+def test_a_day_says_more_when_its_last_rows_are_judged_and_when_its_last_records_are_in(
+    written: float, now: float, more: bool
+) -> None:
+    day = dt.date(2026, 3, 1)
+    began = dt.datetime.combine(day, dt.time(), dt.UTC)
+    at, then = (began + dt.timedelta(hours=hours) for hours in (written, now))
+    assert _says_more(day, at, then, LakeSettings(grace_s=3_600, late_days=1)) is more
