@@ -178,6 +178,11 @@ BROKEN: Final[tuple[Broken, ...]] = (
         "integration/marshal_py/client/test_marshal.py::test_a_truncated_log_drops_every_lease",
     ),
     Broken(
+        "G12",
+        "module: what comes after a silence is not read before the topic is known",
+        "unit/marshal_py/client/test_log_reader.py::test_what_comes_after_a_silence_is_of_the_same_topic_or_is_not_read",
+    ),
+    Broken(
         "G21",
         "consumer: another id is another topic",
         "unit/marshal_py/consumer/test_positions.py::test_what_became_of_a_position",
