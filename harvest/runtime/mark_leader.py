@@ -91,7 +91,8 @@ class MarkLeader:
                 leadership.on_event(LeaderRefreshed(epoch, term))
 
     def every_tick(self) -> None:
-        """See `Leader.every_tick`: nothing."""
+        """See `Leader.every_tick`."""
+        self.publisher.check()
 
     def due_s(self) -> float | None:
         """See `Leader.due_s`: never."""

@@ -5,17 +5,21 @@ To a `PipelinedSink` it hands over the next rows before the last ones are acknow
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Final
 
 from harvest.core.actions import LeaseLost, Open, OpenFailed
 from harvest.core.failure import Failure
 from harvest.core.interfaces.sink import PipelinedSink, Sink
-from harvest.errors import CheckpointError, HarvestError
+from harvest.errors import CheckpointError, HarvestError, SinkUnavailable
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.leadership import Leadership
 
 __all__ = ["Publisher"]
+
+HANGS_AFTER_S: Final = 120.0
 
 
 class Publisher:
@@ -47,6 +51,10 @@ class Publisher:
         self._settled = settled
         self._most_rows = most_rows
         self._told: Failure | None = None
+        self._is_awaited = False
+        """Whether the thread is in a call of the sink that may take its time."""
+        self._sign_s = 0.0
+        """When the sink was last heard of."""
         self.thread: ActionThread[Any] = ActionThread("sink", self._work, (Open, send))
 
     def _publish(self, sends: Sequence[Any]) -> None:
@@ -66,7 +74,9 @@ class Publisher:
         if self._pipelined is not None:
             self._pipelined.submit(rows, settle)
         else:
-            settle(self._sink.deliver(rows, self._checkpoint(sends[-1])))
+            with self._awaited():
+                failure = self._sink.deliver(rows, self._checkpoint(sends[-1]))
+            settle(failure)
 
     def open(self, action: Open) -> Any:
         """Open the sink, if the lease is still held after the delay; return the event for it."""
@@ -75,12 +85,38 @@ class Publisher:
         if not leadership.may_act():
             return LeaseLost()
         try:
-            return self._opened(self._sink.open(leadership.may_act))
+            with self._awaited():
+                found = self._sink.open(self._may_act)
+            return self._opened(found)
         except CheckpointError:
             raise
         except HarvestError as error:
             leadership.log.warning("the sink could not be opened: %s", error)
             return OpenFailed()
+
+    def check(self) -> None:
+        """End the process if the sink hangs. To be called now and then, in another thread.
+
+        A sink at work asks every few seconds whether the lease is held. One that asks no more is in
+        a call that does not return: threads of librdkafka can come to wait for each other for ever.
+        The lease would be held all the while, and nothing published.
+        """
+        if self._is_awaited and time.monotonic() > self._sign_s + HANGS_AFTER_S:
+            hangs = f"the sink hangs: it gave no sign of life for {HANGS_AFTER_S:.0f} s"
+            self._leadership.crash(SinkUnavailable(hangs))
+
+    @contextmanager
+    def _awaited(self) -> Iterator[None]:
+        self._sign_s = time.monotonic()
+        self._is_awaited = True
+        try:
+            yield
+        finally:
+            self._is_awaited = False
+
+    def _may_act(self) -> bool:
+        self._sign_s = time.monotonic()
+        return self._leadership.may_act()
 
     def close(self) -> None:
         """Let go of the sink."""

@@ -119,6 +119,7 @@ class RangeLeader:
 
     def every_tick(self) -> None:
         """See `Leader.every_tick`: commit, save and maintain now and then."""
+        self.publisher.check()
         now_s = time.monotonic()
         if now_s > self._refreshed_s + _REFRESH_S:
             self._refreshed_s = now_s

@@ -129,6 +129,7 @@ class WalLeader:
 
     def every_tick(self) -> None:
         """See `Leader.every_tick`: save the checkpoint, purge and maintain now and then."""
+        self.publisher.check()
         now_s = time.monotonic()
         self._leadership.report(w.Refresh(anyway=now_s > self._committed_s + _RENEW_S))
         published = self._leadership.stats.published

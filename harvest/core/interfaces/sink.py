@@ -56,7 +56,11 @@ class Sink(Protocol):
 
     def deliver(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         """Publish `rows`; None when all of them are, with their checkpoint. Does not raise for
-        what can go wrong on the way; a `Failure` says it."""
+        what can go wrong on the way; a `Failure` says it.
+
+        While it waits it goes on asking whether the lease is held: one that has not for two minutes
+        counts as one that hangs, and ends the process.
+        """
 
     def close(self) -> None:
         """Let go of the broker. What is under way is given up, never completed later."""

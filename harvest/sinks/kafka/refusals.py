@@ -20,6 +20,7 @@ from confluent_kafka.admin import AclOperation, AdminClient
 
 from harvest.core.dead_letters import MISSING_TOPIC
 from harvest.core.failure import Failure
+from harvest.core.interfaces.sink import StillHeld
 from harvest.core.row import Row
 from harvest.core.topic_names import is_topic
 from harvest.sinks.kafka.clients import make_client
@@ -125,9 +126,13 @@ class RowErrors:
 
 
 class TopicLook:
-    """Asks for topics that were not seen yet: librdkafka takes 30 s to miss one."""
+    """Asks for topics that were not seen yet: librdkafka takes 30 s to miss one.
 
-    def __init__(self) -> None:
+    Asks before each whether there is a point in it: they may be many.
+    """
+
+    def __init__(self, still_held: StillHeld = lambda: True) -> None:
+        self._still_held = still_held
         self._seen: set[str] = set()
 
     def look(self, producer: Producer, rows: Sequence[Row], errors: RowErrors) -> None:
@@ -135,7 +140,7 @@ class TopicLook:
         new = {row[1] for row in rows} - self._seen
         if not new:
             return
-        bad = missing_topics(producer, new)
+        bad = missing_topics(producer, new, self._still_held)
         self._seen |= new - bad.keys()
         for row in rows if bad else ():
             if row[1] in bad:
@@ -144,7 +149,9 @@ class TopicLook:
             raise BadTopics
 
 
-def missing_topics(producer: Producer, topics: set[str]) -> dict[str, KafkaError]:
+def missing_topics(
+    producer: Producer, topics: set[str], still: StillHeld = lambda: True
+) -> dict[str, KafkaError]:
     """Those of `topics` that cannot be written to for a reason that lasts, and the reason.
 
     A broker that does not answer has no opinion, and is not asked about a name that no topic can
@@ -158,6 +165,8 @@ def missing_topics(producer: Producer, topics: set[str]) -> dict[str, KafkaError
         is_last = time.monotonic() > until_s
         again = []
         for topic in left:
+            if not still():
+                return missing
             try:
                 found = producer.list_topics(topic, timeout=_ASK_TIMEOUT_S).topics[topic].error
             except KafkaException:

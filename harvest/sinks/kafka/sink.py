@@ -105,7 +105,7 @@ class TransactionalSink:
         """See `Sink.open`."""
         self._give_up()
         self._still_held = still_held
-        self._topics = TopicLook()
+        self._topics = TopicLook(still_held)
         producer = self._fence()
         checkpoint = self._read_checkpoint()
         self._producer = producer

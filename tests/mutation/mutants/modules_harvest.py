@@ -2546,4 +2546,22 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_partition_upkeep.py::test_the_archive_knows_which_rows_are_set_aside",
         ("make_archive", "str(config.table), set_aside)", "str(config.table))"),
     ),
+    noticed(
+        "a sink that hangs ends the process",
+        f"{RUN}.publisher",
+        "unit/harvest/runtime/test_publisher.py::test_a_sink_that_hangs_ends_the_process_and_one_that_gives_signs_of_life_does_not",
+        ("Publisher._publish", "with self._awaited():", "if True:"),
+    ),
+    noticed(
+        "a sink that gives signs of life does not hang",
+        f"{RUN}.publisher",
+        "unit/harvest/runtime/test_publisher.py::test_a_sink_that_hangs_ends_the_process_and_one_that_gives_signs_of_life_does_not",
+        ("Publisher._may_act", "self._sign_s = time.monotonic()", "pass"),
+    ),
+    noticed(
+        "who asks for many topics asks before each whether the lease is held",
+        f"{KAFKA}.refusals",
+        "unit/harvest/sinks/test_kafka_destination.py::test_who_asks_for_many_topics_asks_before_each_whether_the_lease_is_held",
+        ("missing_topics", "if not still():", "if False:"),
+    ),
 )

@@ -14,6 +14,7 @@ from harvest.core.actions import Open, OpenFailed
 from harvest.core.failure import Failure
 from harvest.core.row import Row
 from harvest.errors import SinkUnavailable
+from harvest.runtime import publisher as module
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.publisher import Publisher
 
@@ -31,6 +32,9 @@ class Noting(Leadership):
     def report(self, event: Any) -> None:
         self.reported.append(event)
 
+    def crash(self, error: BaseException) -> None:
+        self.reported.append(error)
+
 
 class Send(NamedTuple):
     number: int
@@ -43,10 +47,12 @@ class Sink:
     def __init__(self) -> None:
         self.seen: list[object] = []
         self.failure: Failure | None = None
+        self.still_held: Callable[[], bool] = lambda: False
         self.arrived, self.go_on, self.done = (threading.Event() for _ in range(3))
 
     def open(self, still_held: Callable[[], bool]) -> str | None:
         assert still_held()
+        self.still_held = still_held
         self.seen.append("open")
         return None
 
@@ -160,3 +166,36 @@ def test_to_a_sink_that_can_the_next_rows_go_before_the_last_are_acknowledged() 
         settle(None)
     assert leadership.reported == [([0], None), ([1], None)]
     assert made.thread.close(WAIT_S)
+
+
+def test_a_sink_that_hangs_ends_the_process_and_one_that_gives_signs_of_life_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lease would be held all the while, and nobody would publish."""
+    now_s = 1_000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    sink, leadership = Sink(), Noting()
+    made = publisher(leadership, sink)
+    made.check()
+    made.open(Open(0))
+    now_s += 200
+    made.check()
+    assert leadership.reported == [], "nobody waits for it"
+    made.thread.start(lambda error: pytest.fail(repr(error)))
+    made.thread.put(send(0, 99))
+    assert sink.arrived.wait(WAIT_S)
+    now_s += module.HANGS_AFTER_S - 1
+    made.check()
+    assert sink.still_held()
+    now_s += module.HANGS_AFTER_S - 1
+    made.check()
+    assert leadership.reported == []
+    now_s += 2
+    made.check()
+    (error,) = leadership.reported
+    assert isinstance(error, SinkUnavailable)
+    assert "the sink hangs: it gave no sign of life for 120 s" in str(error)
+    sink.go_on.set()
+    assert made.thread.close(WAIT_S)
+    made.check()
+    assert [event for event in leadership.reported if isinstance(event, Exception)] == [error]

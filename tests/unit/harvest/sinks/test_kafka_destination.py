@@ -193,6 +193,21 @@ def test_of_a_name_that_no_topic_can_have_nobody_is_asked(topic: str) -> None:
     assert "Invalid topic" in errors.texts[7]
 
 
+def test_who_asks_for_many_topics_asks_before_each_whether_the_lease_is_held() -> None:
+    """Whoever does not for two minutes counts as one that hangs."""
+    asked: list[str] = []
+
+    def list_topics(topic: str, timeout: float) -> Any:
+        del timeout
+        asked.append(topic)
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
+
+    producer: Any = SimpleNamespace(list_topics=list_topics)
+    rows = [Row(number, f"t{number}", b"k", b"v") for number in range(5)]
+    TopicLook(lambda: len(asked) < 3).look(producer, rows, RowErrors(wait_for_topics=False))
+    assert asked == ["t0", "t1", "t2"]
+
+
 def test_a_record_that_cannot_be_made_of_a_row_is_given_up_at_once() -> None:
     """It would end the relay, and that of each process in turn."""
     endpoint = KafkaEndpoint({"bootstrap.servers": "localhost:1"}, "{header.to}")
