@@ -30,14 +30,17 @@ def claim(group: str) -> tuple[int, bytes]:
 
 @pytest.fixture
 def watch(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Run a command; make its topic anew when it has read it; stop it when it reads the new one."""
+    """Run a command; make its topic anew when it has read it; stop it when it reads the new one.
 
-    def run(*command: str, stop: Callable[[], None]) -> str:
+    `stop` returns whether it has: if not, it is called again.
+    """
+
+    def run(*command: str, stop: Callable[[], bool]) -> str:
         topic = f"__marshal.watched.{os.getpid()}.{command[0]}"
         kafka.start()
         create_topics(kafka.bootstrap_servers, topic=topic, partitions=1)
         fill(kafka, topic, [claim("old"), claim("older")])
-        opened, is_anew, times = 0, False, 0
+        opened, is_anew, times, is_stopped = 0, False, 0, False
 
         class Watched(LogReader):
             def open(self, *arguments: Any, **window: Any) -> None:
@@ -46,7 +49,7 @@ def watch(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Callable[...
                 super().open(*arguments, **window)
 
             def poll(self, timeout_s: float) -> list[Any]:
-                nonlocal is_anew, times
+                nonlocal is_anew, times, is_stopped
                 if not is_anew:
                     is_anew = True
                     delete(kafka, topic, f"{topic}.snapshots")
@@ -54,8 +57,8 @@ def watch(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Callable[...
                     fill(kafka, topic, [claim("new")])
                 if opened == 2:
                     times += 1
-                    if times == 3:
-                        stop()
+                    if times >= 3 and not is_stopped:
+                        is_stopped = stop()
                 return super().poll(timeout_s)
 
         fast = partial(Watched, look_every_s=0.1)
@@ -69,7 +72,7 @@ def watch(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     return run
 
 
-def interrupt() -> None:
+def interrupt() -> bool:
     raise KeyboardInterrupt
 
 
@@ -101,11 +104,14 @@ def test_the_exporter_serves_the_new_log(
     (port,) = free_ports(1)
     served = ""
 
-    def stop() -> None:
+    def stop() -> bool:
         nonlocal served
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             served = answer.read().decode()
-        handlers[0]()
+        is_known = "marshal_exporter_kafka_reachable 1" in served  # not before the brokers answered
+        if is_known:
+            handlers[0]()
+        return is_known
 
     watch("metrics", "serve", "--listen", f"127.0.0.1:{port}", stop=stop)
     assert 'group_id="new"' in served
