@@ -20,6 +20,7 @@ from harvest.runtime.leadership import Leadership
 __all__ = ["Publisher"]
 
 HANGS_AFTER_S: Final = 120.0
+"""So long a sink may ask nothing; what it does between two questions takes seconds."""
 
 
 class Publisher:

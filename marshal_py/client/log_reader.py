@@ -7,6 +7,7 @@ it saw what. It has no thread: `driver.Driver` drives it, and the `LogWriter`, f
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple, NoReturn
@@ -173,7 +174,7 @@ class LogReader:
         self._config = config
         self._groups = groups
         self._watch = TopicWatch(admin or AdminOnDemand(config), topic, look_every_s)
-        self._doubt_after_s = doubt_after_s
+        self._doubt_after_ns = math.inf if doubt_after_s is None else doubt_after_s * 1e9
         self._heard_ns = clock()
         """When the last record came."""
         self._kept: list[Any] = []
@@ -609,8 +610,6 @@ class LogReader:
         Raises `Truncated` when the topic is not the one any more that was opened.
         """
         self._look()
-        if self._doubt_after_s is None:
-            return self._poll(timeout_s)
         return self._known(self._poll(min(timeout_s, _SOON_S) if self._kept else timeout_s))
 
     def _known(self, messages: list[Any]) -> list[Any]:
@@ -621,9 +620,8 @@ class LogReader:
         """
         now_s = time.monotonic()
         if any(message.error() is None for message in messages):
-            assert self._doubt_after_s is not None  # noqa: S101
             now_ns = self._clock()
-            was_silent = now_ns > self._heard_ns + self._doubt_after_s * 1e9
+            was_silent = now_ns > self._heard_ns + self._doubt_after_ns
             self._heard_ns = now_ns
             if was_silent and not self._kept and self._facts and self._facts.topic_id:
                 self._kept, self._kept_since_s = messages, now_s

@@ -496,7 +496,7 @@ def test_what_comes_after_a_silence_is_of_the_same_topic_or_is_not_read(
     monkeypatch.setattr(reader, "_poll", lambda _: [coming.pop(0)] if coming else [])
     monkeypatch.setattr(TopicWatch, "look", lambda _: None)
     monkeypatch.setattr(TopicWatch, "soon", lambda _: asked.append(1))
-    reader._doubt_after_s, reader._heard_ns = 2.0, int(99e9)
+    reader._doubt_after_ns, reader._heard_ns = 2e9, int(99e9)
     records = [Record(0), Record(1), Record(2), Record(3, error=KafkaError._PARTITION_EOF)]
     coming += records[:1]
     assert reader.poll(1) == records[:1], "it was heard of a second ago"
@@ -509,8 +509,7 @@ def test_what_comes_after_a_silence_is_of_the_same_topic_or_is_not_read(
     reader._watch.as_of_s = 102.4
     assert reader.poll(1) == [], "that was asked before it came"
     if told == "another":
-        looked = lambda _: NEW  # noqa: E731
-        monkeypatch.setattr(TopicWatch, "look", looked)
+        monkeypatch.setattr(TopicWatch, "look", lambda _: NEW)
         with pytest.raises(Truncated, match="made anew"):
             reader.poll(1)
         monkeypatch.setattr(TopicWatch, "look", lambda _: None)
