@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,11 +19,12 @@ from marshal_py.admin.world_reader import WorldView
 from marshal_py.admin.world_summary import WorldSummary, summarize
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.topics import admin_client
+from marshal_py.errors import BrokerUnavailable
 from marshal_py.protocol.rationalizer import Cell, CellKey
 from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, source_of
 from marshal_py.protocol.world import LEADER_PREFIX, Liveness
 
-__all__ = ["PartitionLag", "measure_lag", "require_readable"]
+__all__ = ["Extents", "PartitionLag", "measure_lag", "require_online", "require_readable"]
 
 
 @dataclass
@@ -31,15 +33,16 @@ class PartitionLag:
 
     `position` is None where nothing was stored yet, and `lag` with it. `holder` is None when nobody
     holds the partition; `claimed` is False when nobody ever has. Of the past, `next_offset` is
-    where the topic ended then, and `first_offset` is today's.
+    where the topic ended then, and `first_offset` is today's. While Kafka has no leader for the
+    partition (`offline`), neither is known, nor is the lag.
     """
 
     group: str
     topic: str
     partition: int
     position: int | None
-    first_offset: int
-    next_offset: int
+    first_offset: int | None
+    next_offset: int | None
     lag: int | None
     holder: str | None
     liveness: str | None
@@ -57,6 +60,9 @@ class PartitionLag:
     most_granted: int = 0
     """How often in a row that range was granted, without progress, of which it is the most; of
     those that have messages."""
+    offline: bool = False
+    wanted: bool = False
+    """Whether a member of the group says that it consumes the topic; a claim may be a mere lock."""
 
 
 def measure_lag(
@@ -67,24 +73,28 @@ def measure_lag(
     topic: str | None = None,
     lock: AbstractContextManager[Any] | None = None,
     by_slot: bool = False,
+    last: Extents | None = None,
 ) -> list[PartitionLag]:
     """Ask the brokers for the ends of all topics that the groups consume; compare.
 
     Of a look at the past, the ends are those of then, by the timestamps of the messages: the first
     message that is later, or the end where there is none. `by_slot`: of partitions that are shared
     by keys, each slot is a row. `lock` is held while `found` is looked
-    at, and not while the brokers are asked.
+    at, and not while the brokers are asked. `last`: what is known from earlier of partitions that
+    are offline now, to which nothing comes.
     """
     lock = lock or nullcontext()
     admin = admin_client(connection.kafka)
-    there = {
-        name: sorted(metadata.partitions)
+    topics = {
+        name: metadata.partitions
         for name, metadata in admin.list_topics(timeout=connection.timeout_s).topics.items()
         if metadata.error is None
     }
+    there = {name: sorted(partitions) for name, partitions in topics.items()}
     cells: _Cells = {}
     with lock:
         wanted = _wanted(summarize(found, group=group), there)
+        by_members = frozenset(wanted)
         sharings = Sharings(found.world, group)
         for coordinator, key, cell in found.world.cells(group):
             share = sharings.share(*key)
@@ -95,12 +105,21 @@ def measure_lag(
                 shared = cells.setdefault((key[0], share.topic, share.partition), {})
                 shared[share.slot] = coordinator, key, cell
     wanted = {(g, t) for g, t in wanted if topic is None or t == topic}
-    extents = offset_ranges(
-        admin, {(t, p) for _, t in wanted for p in there[t]}, connection.timeout_s, found.at_ms
-    )
+    asked = {(t, p) for _, t in wanted for p in there[t]}
+    # Who is asked for one without a leader gets no answer about any.
+    offline = {(t, p) for t, p in asked if topics[t][p].leader < 0}
+    extents = offset_ranges(admin, asked - offline, connection.timeout_s, found.at_ms)
+    known = {key: extent for key, extent in (last or {}).items() if key in offline} | extents
     with lock:
-        return _rows(found, sharings, wanted, there, cells, extents, by_slot=by_slot)
+        rows = _rows(found, sharings, wanted, there, cells, known, by_slot=by_slot)
+    for row in rows:
+        row.offline = (row.topic, row.partition) in offline
+        row.wanted = (row.group, row.topic) in by_members
+    return rows
 
+
+Extents: TypeAlias = Mapping[tuple[str, int], tuple[int, int]]
+"""(topic, partition) → (first offset, next offset)."""
 
 _Cells: TypeAlias = dict[tuple[str, str, int], dict[int | None, tuple[int, CellKey, Cell]]]
 """(group, topic, partition) → slot, None for all of it → where its cell is, and the cell."""
@@ -112,7 +131,7 @@ def _rows(
     wanted: set[tuple[str, str]],
     there: Mapping[str, list[int]],
     cells: _Cells,
-    extents: Mapping[tuple[str, int], tuple[int, int]],
+    extents: Extents,
     *,
     by_slot: bool,
 ) -> list[PartitionLag]:
@@ -123,7 +142,8 @@ def _rows(
             shared = cells.get((g, t, p), {})
             parts: list[PartitionLag] = []
             for slot in range(slots) if slots else [None]:
-                row = PartitionLag(g, t, p, None, *extents[t, p], None, None, None, slot in shared)
+                first, end = extents.get((t, p), (None, None))
+                row = PartitionLag(g, t, p, None, first, end, None, None, None, slot in shared)
                 row.slots, row.slot = slots, slot
                 parts.append(row)
                 book = None if slots else book_of(found.world, g, t, p)
@@ -142,8 +162,9 @@ def _fill_in(
     row.holder = cell.holder
     row.liveness = silence and silence.liveness
     if cell.position >= 0:
-        begin = max(cell.position, _first(row, found))
-        row.position, row.lag = cell.position, max(0, row.next_offset - begin)
+        row.position = cell.position
+        if row.next_offset is not None:
+            row.lag = max(0, row.next_offset - max(cell.position, _first(row, found)))
 
 
 def _fill_in_book(row: PartitionLag, found: WorldView, book: Book) -> None:
@@ -157,13 +178,15 @@ def _fill_in_book(row: PartitionLag, found: WorldView, book: Book) -> None:
     row.holder = ", ".join(sorted(holders)) or None
     row.liveness = _most_silent(live)
     row.position = book.position
-    row.lag = book.lag(_first(row, found), row.next_offset)
-    row.open_ranges, row.most_granted = len(book.ranges), book.most_granted(row.next_offset)
+    if row.next_offset is not None:
+        row.lag = book.lag(_first(row, found), row.next_offset)
+    end = sys.maxsize if row.next_offset is None else row.next_offset
+    row.open_ranges, row.most_granted = len(book.ranges), book.most_granted(end)
 
 
 def _first(row: PartitionLag, found: WorldView) -> int:
     """Deleted messages wait for nobody; of the past, it is not known which were."""
-    return 0 if found.at_ms is not None else row.first_offset
+    return 0 if found.at_ms is not None else row.first_offset or 0
 
 
 _SILENT: Final[tuple[Liveness, ...]] = ("stale", "unknown", "fresh")
@@ -216,6 +239,21 @@ def require_readable(
         error = answer.exception(connection.timeout_s)
         if isinstance(error, KafkaException) and error.args[0].code() in REFUSED:
             raise denied(connection.kafka, name, "Describe")
+
+
+def require_online(rows: Iterable[PartitionLag]) -> None:
+    """Raise `BrokerUnavailable` if the end of a partition is not known."""
+    unknown = sorted({(row.topic, row.partition) for row in rows if row.next_offset is None})
+    if unknown:
+        named = ", ".join(f"{topic}/{p}" for topic, p in unknown[:_NAMED])
+        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+        raise BrokerUnavailable(
+            f"Kafka has no leader for {named}{more}: how far their groups are behind is not known; "
+            "start the brokers that have them"
+        )
+
+
+_NAMED: Final = 5
 
 
 def _wanted(summary: WorldSummary, there: Iterable[str]) -> set[tuple[str, str]]:

@@ -9,7 +9,7 @@ import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, liveness_style, safe
-from marshal_py.admin.lag import PartitionLag, measure_lag, require_readable
+from marshal_py.admin.lag import PartitionLag, measure_lag, require_online, require_readable
 from marshal_py.admin.world_reader import read_world, wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
@@ -63,7 +63,8 @@ def lag(
     A partition that is shared by keys is where the last of its slots is; --by-slot lists them.
 
     What it cannot know is an error, not a lag of 0: a group or topic that nobody knows (exit code
-    2), and a topic that the brokers hide for want of Describe (2, with the command that grants it).
+    2), a topic that the brokers hide for want of Describe (2, with the command that grants it), and
+    partitions without a leader (3, after the others).
 
     [bold]Examples[/]
 
@@ -85,6 +86,7 @@ def lag(
         if found.at_ms is not None:
             note(found.explain())
     require_readable(connection, found, group=group, topic=topic)
+    require_online(rows)
     if topic is not None and not rows:
         raise InvalidArgument(f"no group consumes a topic {topic!r} that exists")
     if max_lag is not None and any(_behind(row) > max_lag for row in rows):
@@ -93,7 +95,9 @@ def lag(
 
 def _behind(row: PartitionLag) -> int:
     """The lag; where no position was ever stored, all that there is."""
-    return row.next_offset - row.first_offset if row.lag is None else row.lag
+    if row.lag is not None:
+        return row.lag
+    return (row.next_offset or 0) - (row.first_offset or 0)
 
 
 def lag_table(rows: list[PartitionLag]) -> None:
@@ -108,7 +112,7 @@ def lag_table(rows: list[PartitionLag]) -> None:
             safe(row.topic),
             str(row.partition) if row.slot is None else f"{row.partition}, slot {row.slot}",
             "–" if row.position is None else str(row.position),
-            str(row.next_offset),
+            "–" if row.next_offset is None else str(row.next_offset),
             "–" if row.lag is None else f"{row.lag:,}",
             safe(row.holder or ("(nobody)" if row.claimed else "(never claimed)")),
             liveness_style(row.liveness),
@@ -116,7 +120,9 @@ def lag_table(rows: list[PartitionLag]) -> None:
     show(console(), made)
     known = [row.lag for row in rows if row.lag is not None]
     unheld = sum(row.holder is None for row in rows)
+    offline = sum(row.offline for row in rows)
     note(
         f"{count(len(rows), 'partition')}, {count(sum(known), 'message')} behind altogether"
         + (f"; {count(unheld, 'partition')} held by nobody" if unheld else "")
+        + (f"; {count(offline, 'partition')} without a leader in Kafka" if offline else "")
     )

@@ -125,6 +125,8 @@ class Driver:
         """Called at the end of `close`: nothing more will be told of any claim."""
         self.on_ended: list[Callable[[], None]] = []
         """Called in the thread when nothing more will be heard of the log."""
+        self.consumer: object | None = None
+        """Who tells the group what this member wants; there is one at a time."""
         self.watchers: list[Listener] = []
         """Called in the driver's thread and under the lock: be quick."""
         self.before_heartbeat: list[Callable[[], None]] = []

@@ -74,7 +74,8 @@ class Consumer(OfOneProcess, Generic[V]):
                 handle(message.value())   # it is done when the loop asks for the next one
 
     - `config`: librdkafka settings or just the brokers, or a `Marshal` of your own (`group_id` and
-      all that follows `settings` below are then its matter).
+      all that follows `settings` below are then its matter), with which one consumer runs at a
+      time.
     - `topics`: a name or several; `pattern`: a regular expression for whole names. Partitions and
       topics that appear later are picked up within `discovery_interval_s`.
     - `mode`: ``"at_least_once"``: what is stored is the lowest offset not yet done; after a crash

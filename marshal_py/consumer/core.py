@@ -34,6 +34,7 @@ from marshal_py.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
     Closed,
+    ConfigurationError,
     DeliveriesExhausted,
     Forked,
     MarshalError,
@@ -285,6 +286,7 @@ class ConsumerCore:
             self.callbacks.check()
             self.fetcher.open()
             try:
+                self._be_the_only_one()
                 self._discover_and_join()
                 if self.rejections is not None:
                     self.rejections.check()
@@ -301,10 +303,30 @@ class ConsumerCore:
                 if isinstance(error, KeyboardInterrupt):
                     hush(error)
                 self.fetcher.close()
+                self._make_room()
                 if self.owns_marshal:
                     self.marshal.close(timeout_s=1)
                 raise
             self.started = True
+
+    def _be_the_only_one(self) -> None:
+        """Raise `ConfigurationError` where another consumer runs with the same client."""
+        driver = driver_of(self.marshal)
+        with driver.lock:
+            if driver.consumer is not None:
+                raise ConfigurationError(
+                    f"another consumer runs with this Marshal ({self.marshal.client_id!r}), and a "
+                    "member of a group tells it one set of topics: give one consumer all of them, "
+                    "or the second a Marshal of its own"
+                )
+            driver.consumer = self
+
+    def _make_room(self) -> None:
+        """Let another consumer run with the same client, if this one did."""
+        driver = driver_of(self.marshal)
+        with driver.lock:
+            if driver.consumer is self:
+                driver.consumer = None
 
     def _discover_and_join(self) -> None:
         """Look for the topics while the log is replayed: a restart waits for both.
@@ -405,3 +427,4 @@ class ConsumerCore:
         if self.rejections is not None:
             self.rejections.close()
         self.fetcher.close()
+        self._make_room()

@@ -244,6 +244,8 @@ class HeldPartition:
         """Of its messages, and of what came before them. Not of a range."""
         self.leader_epoch = -1
         """Of what comes before where it began; −1: not known."""
+        self.no_start = ""
+        """Why it is not known where to begin, as it was logged last."""
         self.chosen = False
         """Where to begin was decided under this claim."""
         self.reset_to: int | None = None

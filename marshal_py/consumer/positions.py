@@ -110,14 +110,17 @@ class Positions:
                 )
             return self._choose(part)
         except KafkaException as error:
-            self._log.warning(
-                "%s: no start offset of %s/%d yet: %s",
-                self._marshal.client_id,
-                part.topic,
-                part.partition,
-                error.args[0].str(),
-                extra=part.log_fields,
-            )
+            why = error.args[0].str()
+            if why != part.no_start:  # it is asked for several times a second
+                part.no_start = why
+                self._log.warning(
+                    "%s: no start offset of %s/%d yet: %s; trying on",
+                    self._marshal.client_id,
+                    part.topic,
+                    part.partition,
+                    why,
+                    extra=part.log_fields,
+                )
             return None
 
     def _knows_the_topic(self, part: HeldPartition) -> bool:

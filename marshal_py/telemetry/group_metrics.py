@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.event_text import kinds_of
-from marshal_py.admin.lag import PartitionLag, measure_lag
+from marshal_py.admin.lag import Extents, PartitionLag, measure_lag
 from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import WorldView
 from marshal_py.admin.world_summary import WorldSummary, summarize
@@ -28,6 +28,7 @@ from marshal_py.client.log_reader import boottime_ns
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import MarshalError
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.slots import BY_PARTITIONS
 from marshal_py.protocol.world import LEADER_PREFIX
 from marshal_py.telemetry.lag_clock import LagClock
 
@@ -58,7 +59,8 @@ class GroupMetrics(Collector):
     ``shard`` as well: ``_leader_held`` (by somebody who is not silent); by ``topic`` and
     ``partition``: ``_lag_messages``, ``_lag_seconds`` (how long the next message has waited, as far
     as it was watched), ``_stalled_seconds`` (held, messages wait, and the position stands still),
-    ``_partition_held``, ``_partition_stopped`` (messages wait, and nobody alive holds it); of
+    ``_partition_held``, ``_partition_stopped`` (messages wait, and nobody alive holds it),
+    ``_partition_offline`` (Kafka has no leader for it: its lag is that of the last known end); of
     partitions that are shared by ranges, ``_open_ranges`` and ``_open_range_grants`` (how often in
     a row one of them was granted without progress, at most: a message may kill its handlers).
 
@@ -85,6 +87,8 @@ class GroupMetrics(Collector):
         self.restarts = 0
         self._told: list[_Told] = []
         self._clocks: dict[tuple[str, str, int], LagClock] = {}
+        self._extents: Extents = {}
+        """Where partitions began and ended last: while they are offline, nothing comes to them."""
         self._answered_s = time.monotonic()
         self._took_s: float | None = None
         self._failed = False
@@ -111,7 +115,7 @@ class GroupMetrics(Collector):
         try:
             _ask_log(self._connection)
             began_s = time.monotonic()
-            rows = measure_lag(self._connection, self.view, lock=self._lock)
+            rows = measure_lag(self._connection, self.view, lock=self._lock, last=self._extents)
         except (KafkaException, MarshalError) as error:
             if not self._failed:
                 logger.warning("the brokers do not tell the ends of topics: %s", error)
@@ -119,12 +123,18 @@ class GroupMetrics(Collector):
             return
         now_s = time.monotonic()
         before, self._clocks = self._clocks, {}
-        told = []
+        told: list[_Told] = []
+        extents = {}
         for row in rows:
+            if row.first_offset is None or row.next_offset is None:
+                told.append((row, 0.0, 0.0))
+                continue
+            extents[row.topic, row.partition] = row.first_offset, row.next_offset
             key = (row.group, row.topic, row.partition)
             clock = self._clocks[key] = before.get(key) or LagClock()
-            clock.note(now_s, row.position, row.next_offset, held=_is_alive(row))
+            clock.note(now_s, _next_message(row), row.next_offset, held=_is_alive(row))
             told.append((row, clock.lag_s(), clock.stalled_s()))
+        self._extents = extents
         self._told, self._answered_s, self._failed = told, now_s, False
         self._took_s = now_s - began_s
 
@@ -191,6 +201,7 @@ class GroupMetrics(Collector):
         stalled = family("stalled_seconds", "How long a held position has stood still.")
         held = family("partition_held", "Whether somebody holds it.")
         stopped = family("partition_stopped", "Messages wait, and nobody alive holds it.")
+        offline = family("partition_offline", "Whether Kafka has no leader for it.")
         ranges = family("open_ranges", "Ranges of its messages that are open.")
         grants = family("open_range_grants", "Grants in a row without progress, at most.")
         for row, waited_s, still_s in self._told:
@@ -198,7 +209,11 @@ class GroupMetrics(Collector):
             alive = _is_alive(row)
             held.add_metric(where, row.holder is not None)
             stopped.add_metric(where, not alive and row.lag != 0)
-            stalled.add_metric(where, still_s if alive and row.lag else 0.0)
+            offline.add_metric(where, row.offline)
+            if row.next_offset is not None:
+                begin = _next_message(row)
+                waits = row.lag or (begin is not None and row.position is None)
+                stalled.add_metric(where, still_s if alive and waits else 0.0)
             key = (row.group, row.topic, row.partition)
             if row.open_ranges:
                 self._books.add(key)
@@ -208,12 +223,19 @@ class GroupMetrics(Collector):
             if row.lag is not None:
                 messages.add_metric(where, row.lag)
                 seconds.add_metric(where, waited_s)
-        yield from (messages, seconds, stalled, held, stopped, ranges, grants)
+        yield from (messages, seconds, stalled, held, stopped, offline, ranges, grants)
 
 
 def _ask_log(connection: Connection) -> None:
     """Raise as `extent` does if a partition of the log has nobody who answers for it."""
     extent(admin_client(connection.kafka), connection.topic, connection)
+
+
+def _next_message(row: PartitionLag) -> int | None:
+    """The position; of a consumer that has done nothing yet, the first message that there is."""
+    # Of slots, it may be the one that has no message whose position is not known.
+    is_first = row.position is None and row.wanted and row.slots == BY_PARTITIONS
+    return row.first_offset if is_first else row.position
 
 
 def _is_alive(row: PartitionLag) -> bool:

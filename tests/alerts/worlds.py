@@ -335,6 +335,26 @@ def broker(servers: Servers, to: Path) -> None:
         recording.write(to / "broker-down.yaml", 52)
 
 
+def offline(servers: Servers, to: Path) -> None:
+    """One of three brokers dies, the only one that has a partition."""
+    with (
+        EmbeddedKafka(brokers=3) as kafka,
+        World("offline", {"bootstrap.servers": kafka.bootstrap_servers}, servers) as world,
+    ):
+        topic = world.topic_of("mail")
+        assigned = [NewTopic(topic, 2, replica_assignment=[[1], [3]]), NewTopic(f"{topic}.dlq", 2)]
+        admin = kafka.admin()
+        for future in admin.create_topics(assigned).values():
+            future.result(60)
+        world.keep_producing("mail")
+        world.members({"mail": ["a", "b"]})
+        world.exporter()
+        world.begin()
+        world.at(BREAKS_S)
+        kafka.kill(2)
+        world.end(255).write(to / "partition-offline.yaml")
+
+
 def slow(servers: Servers, to: Path) -> None:
     """A broker that works for a twentieth of the time."""
     with (
@@ -462,6 +482,7 @@ def _refused(secure: SecureKafka, servers: Servers, to: Path) -> None:
 WORLDS: Final[dict[str, Callable[[Servers, Path], None]]] = {
     "groups": groups,
     "broker": broker,
+    "offline": offline,
     "slow": slow,
     "exporter": exporter_gone,
     "remade": remade,

@@ -19,6 +19,7 @@ from harvest.core.dispatcher import Outcome
 from harvest.core.kafka_headers import kafka_headers
 from harvest.core.row import Row
 from harvest.core.templates import Template
+from harvest.core.topic_names import is_topic
 from harvest.errors import ConfigurationError, InvalidRecord
 from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import producer_settings
@@ -82,6 +83,8 @@ class KafkaDestination:
         """See `MessageSink.send`."""
         try:
             topic = self._topic.render(row)
+            if not is_topic(topic):
+                raise InvalidRecord(f"Kafka allows no topic to be named {topic!r}")
             headers = self._headers(row, idempotency_key, epoch)
             failure = self._produce(topic, row, headers, alone=False)
             if failure is not None and failure.code() == KafkaError.MSG_SIZE_TOO_LARGE:

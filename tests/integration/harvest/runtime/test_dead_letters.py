@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import psycopg
 import pytest
@@ -18,6 +19,7 @@ from harvest.core.interfaces.dead_letter_store import Dropped, Selection
 from harvest.core.interfaces.sink import Sink
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row
+from harvest.core.source import Registration
 from harvest.databases.postgres.attempts import Attempt, PostgresAttempts
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
@@ -147,6 +149,71 @@ def test_the_command_line(postgres_database: str) -> None:
     assert "1 rows were dropped, 1 that waited" in dead_letters("drop", "--id", str(one))
     assert table.ids() == [two]
     table.close()
+
+
+RIGHTS = {
+    "mark": {
+        "outbox": {"INSERT"},
+        "outbox_dead_letters": {"SELECT", "DELETE"},
+        "outbox_registration": {"SELECT"},
+    },
+    "range": {
+        "outbox": {"SELECT", "INSERT", "DELETE"},
+        "outbox_id_seq": {"USAGE"},
+        "outbox_dead_letters": {"SELECT", "DELETE"},
+        "outbox_registration": {"SELECT"},
+    },
+}
+"""Of who retries and drops (docs/operate/operating.md)."""
+
+
+@pytest.mark.parametrize("mode", ["mark", "range"])
+def test_the_rights_that_retry_and_drop_need(
+    postgres_database: str, tmp_path: Path, mode: Literal["mark", "range"]
+) -> None:
+    table = Table(postgres_database)
+    table.store.register(Registration("a cluster", "__marshal", "group", mode))
+    user = f"operator_{table.db.info.dbname}"
+    table.db.execute(f"CREATE ROLE {user} LOGIN")
+    config = tmp_path / "reaper.yaml"
+    url = psycopg.conninfo.make_conninfo(postgres_database, user=user)
+    config.write_text(
+        f"mode: {mode}\ngroup: group\nkafka: {{bootstrap.servers: 'localhost:1'}}\n"
+        f"database: {url!r}\n"
+    )
+
+    def dead_letters(*arguments: str, code: int = 0) -> str:
+        command = ["dead-letters", *arguments, "--config", str(config)]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == code, result.output
+        return result.output
+
+    def set_aside() -> None:
+        row = table.insert("k")
+        table.mark()
+        table.dead_letters.add([BadRow(row, "bad")], TERM if mode == "mark" else None)
+
+    set_aside()
+    grants = [(right, name) for name, its in RIGHTS[mode].items() for right in sorted(its)]
+    try:
+        for right, name in grants:
+            table.db.execute(f"GRANT {right} ON {_object(name)} TO {user}")
+        assert "1 rows went back" in dead_letters("retry", "--all")
+        set_aside()
+        assert "1 rows were dropped" in dead_letters("drop", "--all")
+        set_aside()
+        for right, name in grants:
+            table.db.execute(f"REVOKE {right} ON {_object(name)} FROM {user}")
+            assert "permission denied" in dead_letters("retry", "--all", code=2), (right, name)
+            table.db.execute(f"GRANT {right} ON {_object(name)} TO {user}")
+        assert "bad" in dead_letters("list", code=1)
+    finally:
+        table.db.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
+        table.close()
+
+
+def _object(name: str) -> str:
+    return f"SEQUENCE {name}" if name.endswith("_seq") else name
 
 
 def test_rows_that_a_destination_refused(postgres_database: str) -> None:

@@ -485,6 +485,23 @@ def test_a_marshal_of_ones_own(kafka: EmbeddedKafka, coordination: str, topic: s
         assert marshal.claims() == [lock]
 
 
+def test_a_second_consumer_with_the_same_marshal_is_refused(
+    kafka: EmbeddedKafka, coordination: str, topic: str, kafka_topic: Callable[..., str]
+) -> None:
+    other = kafka_topic(partitions=1)
+    fill(kafka.bootstrap_servers, topic, 8, partitions=4)
+    fill(kafka.bootstrap_servers, other, 1, partitions=1)
+    with Marshal(kafka.bootstrap_servers, group_id="own", topic=coordination) as marshal:
+        second = Consumer(marshal, topics=other)
+        with Consumer(marshal, topics=topic) as first:
+            # Of the topics of two, a group would hear those of the second alone.
+            with pytest.raises(ConfigurationError, match="another consumer runs with this Marshal"):
+                second.start()
+            assert sorted(take(first, 8)) == list(range(8))
+        with second:  # once the first is closed, it may
+            assert take(second, 1) == [0]
+
+
 def test_deserializers_as_confluent_has_them(
     kafka: EmbeddedKafka, make: Make, kafka_topic: Callable[..., str]
 ) -> None:

@@ -92,6 +92,14 @@ def test_who_is_to_blame(
     assert outcome == Outcome(error=outcome.error, unavailable=unavailable, lasting=lasting)
 
 
+@pytest.mark.parametrize("topic", ["no spaces", "", "..", "ü", "a" * 250])
+def test_what_no_topic_can_be_named_is_not_tried_again(sink: KafkaDestination, topic: str) -> None:
+    outcome = sink.send(ROW._replace(topic=topic), "key", 1)
+    assert outcome == Outcome(error=outcome.error, lasting=True)
+    assert repr(topic) in (outcome.error or "")
+    assert not Producer.made
+
+
 def test_what_is_too_large_with_others_is_sent_alone(sink: KafkaDestination) -> None:
     assert send(sink, KafkaError(TOO_LARGE), None) == Outcome(200)
     outcome = send(sink, KafkaError(TOO_LARGE), KafkaError(TOO_LARGE))

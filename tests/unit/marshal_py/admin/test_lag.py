@@ -11,8 +11,14 @@ from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.admin import lag as module
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.lag import PartitionLag, _together, measure_lag, require_readable
-from marshal_py.errors import AccessDenied
+from marshal_py.admin.lag import (
+    PartitionLag,
+    _together,
+    measure_lag,
+    require_online,
+    require_readable,
+)
+from marshal_py.errors import AccessDenied, BrokerUnavailable
 from marshal_py.protocol.messages import ClaimingPartition, ClaimingRange
 from marshal_py.protocol.subscription import Subscription
 from tests.support.log_by_hand import LogByHand
@@ -48,6 +54,7 @@ class Kafka:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.topics = {"t": None, "u": None, "orders-eu": None}
         self.hidden: dict[str, int] = {}
+        self.offline: set[str] = set()
         self.asked: set[tuple[str, int]] = set()
         self.at_ms: int | None = None
         monkeypatch.setattr(module, "admin_client", lambda _: self)
@@ -61,8 +68,15 @@ class Kafka:
 
     def list_topics(self, timeout: float) -> Any:
         assert timeout > 0
-        about = SimpleNamespace(error=None, partitions={0: None})
-        return SimpleNamespace(topics=dict.fromkeys(self.topics, about))
+        return SimpleNamespace(
+            topics={
+                topic: SimpleNamespace(
+                    error=None,
+                    partitions={0: SimpleNamespace(leader=-1 if topic in self.offline else 3)},
+                )
+                for topic in self.topics
+            }
+        )
 
     def describe_topics(self, asked: Any, request_timeout: float) -> dict[str, Future[Any]]:
         found: dict[str, Future[Any]] = {}
@@ -124,6 +138,12 @@ def test_what_is_wanted_and_was_never_claimed_has_no_lag_that_is_known() -> None
     assert lag_of(a_log(wants=part)) == [], "a pattern is of the whole name"
 
 
+@pytest.mark.usefixtures("kafka")
+def test_what_a_member_says_that_it_consumes_is_more_than_a_lock() -> None:
+    t, u = measure_lag(CONNECTION, a_log(40, wants=Subscription(frozenset({"u"}))).view())
+    assert (t.topic, t.wanted, u.topic, u.wanted) == ("t", False, "u", True)
+
+
 def test_of_one_topic_no_other_is_asked_about(kafka: Kafka) -> None:
     log = a_log(40, wants=Subscription(frozenset({"u"})))
     assert [row[0] for row in lag_of(log, topic="u")] == ["u"]
@@ -137,6 +157,36 @@ def test_of_a_partition_that_is_shared_by_ranges_each_range_that_is_not_done_cou
     log.write(ClaimingRange(2, "b", "b1", "g", 0, "t", 0, 1_000, 20, 10))
     (row,) = measure_lag(CONNECTION, log.view())
     assert (row.position, row.lag, row.open_ranges, row.holder) == (20, 80, 2, "a, b")
+
+
+def test_a_partition_without_a_leader_hides_no_other(kafka: Kafka) -> None:
+    kafka.offline = {"t"}
+    view = a_log(40, wants=Subscription(frozenset({"u"}))).view()
+    rows = t, u = measure_lag(CONNECTION, view)
+    assert kafka.asked == {("u", 0)}, "of a request for both, nothing would come back"
+    assert (t.offline, t.position, t.next_offset, t.lag, t.holder) == (True, 40, None, None, "a")
+    assert (u.offline, u.next_offset) == (False, 100)
+    with pytest.raises(BrokerUnavailable, match="no leader for t/0: how far"):
+        require_online(rows)
+    require_online([u])
+    # Nothing comes to it meanwhile; of others, what was known earlier says nothing.
+    t, u = measure_lag(CONNECTION, view, last={("t", 0): (0, 70), ("u", 0): (0, 70)})
+    assert (t.offline, t.next_offset, t.lag, u.next_offset) == (True, 70, 30, 100)
+    require_online([t, u])
+
+
+def test_of_many_partitions_without_a_leader_the_first_are_named() -> None:
+    rows = [PartitionLag("g", "t", p, 5, None, None, None, None, None, True) for p in range(7)]
+    with pytest.raises(BrokerUnavailable, match="t/0, t/1, t/2, t/3, t/4 and 2 more: "):
+        require_online(rows)
+
+
+def test_the_ranges_of_a_partition_without_a_leader_are_told(kafka: Kafka) -> None:
+    kafka.offline = {"t"}
+    log = LogByHand()
+    log.write(ClaimingRange(2, "a", "a1", "g", 0, "t", 0, 1_000, 20, 10))
+    (row,) = measure_lag(CONNECTION, log.view())
+    assert (row.position, row.lag, row.open_ranges, row.most_granted) == (20, None, 1, 1)
 
 
 def test_a_topic_that_is_hidden_is_told_and_one_that_does_not_exist_yet_is_none(

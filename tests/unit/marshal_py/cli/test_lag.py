@@ -62,6 +62,18 @@ def test_a_topic_that_no_group_consumes_is_no_lag_of_0(rows: list[PartitionLag])
     assert without_brokers("lag").exit_code == 0
 
 
+def test_what_is_behind_where_kafka_has_no_leader_is_not_known(rows: list[PartitionLag]) -> None:
+    offline = replace(ROW, partition=1, first_offset=None, next_offset=None, lag=None, offline=True)
+    rows.append(offline)
+    for options in ([], ["--max", "0"], ["--json"]):
+        done = without_brokers("lag", *options)
+        assert done.exit_code == 3
+        assert "Kafka has no leader for orders/1" in done.stderr
+        assert "orders" in done.stdout
+    shown = without_brokers("lag")
+    assert "40 messages behind altogether; 1 partition without a leader" in shown.stderr
+
+
 def test_what_the_brokers_hide_is_an_error_after_what_they_show(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message
 
 from marshal_py import Consumer
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
@@ -169,6 +169,29 @@ def test_a_duration_goes_back_from_when_the_group_began(monkeypatch: pytest.Monk
     )
     world.advance()
     assert world.asked == [5_000_000 - 3_600_000]
+
+
+def test_why_there_is_no_start_yet_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partition may be without a leader for hours, and is asked for again and again."""
+    world = World(monkeypatch, start="latest")
+    codes = [*[KafkaError._TIMED_OUT] * 3, KafkaError.LEADER_NOT_AVAILABLE]
+
+    def fail(*_: object) -> dict[Any, int]:
+        raise KafkaException(KafkaError(codes.pop(0)))
+
+    world.made.positions._offsets = fail
+    while codes:
+        world.advance()
+    told = [record.getMessage() for record in caplog.records if "no start" in record.msg]
+    assert [text.rpartition("yet: ")[2] for text in told] == [
+        f"{KafkaError(each).str()}; trying on"
+        for each in (KafkaError._TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE)
+    ]
+    world.made.positions._offsets = world.offsets
+    world.advance()
+    assert world.committed == [20]
 
 
 def test_a_position_of_another_topic_is_set_anew_before_anything_goes_out(

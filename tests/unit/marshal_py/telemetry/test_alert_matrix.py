@@ -52,7 +52,7 @@ def well() -> Series:
             where = f'{{group_id="{group}",topic="orders",partition="{p}"}}'
             for name, value in (
                 ("lag_messages", 5), ("lag_seconds", 1), ("stalled_seconds", 0),
-                ("partition_held", 1), ("partition_stopped", 0),
+                ("partition_held", 1), ("partition_stopped", 0), ("partition_offline", 0),
             ):  # fmt: skip
                 found[f"marshal_group_{name}{where}"] = value
         for client in ("a", "b"):
@@ -186,6 +186,14 @@ MATRIX: Final[dict[str, tuple[Case, set[str]]]] = {
             'marshal_group_open_range_grants{group_id="billing",topic="orders",partition="1"}': 4,
         },
         {"MarshalMessageComesAgain"},
+    ),
+    "the only broker that has a partition is down": (
+        {
+            **of('partition_offline.*"1"', 1),
+            **of('stalled.*"1"', "15+15x200"),
+            **of('lag_seconds.*"1"', "15+15x200"),
+        },
+        {"MarshalPartitionOffline"},
     ),
     "rows are set aside": (
         of('dead_letters_waiting.*outbox="outbox"', 3),

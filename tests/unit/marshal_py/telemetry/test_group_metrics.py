@@ -51,6 +51,40 @@ def test_a_partition_that_is_gone_is_shown_no_more_and_forgotten(
     assert metrics._clocks.keys() == {("g", "t", 0)}
 
 
+def values(metrics: GroupMetrics, name: str) -> dict[str, float]:
+    """A gauge by partition."""
+    (family,) = [m for m in metrics._lag() if m.name == f"marshal_group_{name}"]
+    return {sample.labels["partition"]: sample.value for sample in family.samples}
+
+
+def test_a_partition_without_a_leader_is_told_and_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing: Any = None
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+    ends: list[Any] = []
+
+    def measure(offline: PartitionLag) -> None:
+        def rows(*_: object, last: object, **__: object) -> list[PartitionLag]:
+            ends.append(last)
+            return [ROWS[0], offline]
+
+        monkeypatch.setattr(group_metrics, "measure_lag", rows)
+        metrics.ask()
+
+    gone = replace(ROWS[1], first_offset=None, next_offset=None, lag=None, offline=True)
+    measure(gone)
+    assert metrics.reachable()
+    assert (lags(metrics), values(metrics, "partition_offline")) == ({"0": 4}, {"0": 0, "1": 1})
+    assert values(metrics, "stalled_seconds") == {"0": 0}, "what is not known is not 0"
+    measure(ROWS[1])
+    assert values(metrics, "partition_offline") == {"0": 0, "1": 0}
+    measure(replace(ROWS[1], offline=True))
+    assert (lags(metrics), values(metrics, "partition_offline")["1"]) == ({"0": 4, "1": 4}, 1)
+    known = {("t", 0): (0, 9), ("t", 1): (0, 9)}
+    assert ends == [{}, {("t", 0): (0, 9)}, known]
+
+
 def test_brokers_that_do_not_answer_change_nothing_but_whether_they_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -103,6 +137,29 @@ def test_what_nobody_held_has_not_stood_still(monkeypatch: pytest.MonkeyPatch) -
     assert [stalled(0, held), stalled(10, held)] == [0, 10]
     assert [stalled(10, dead), stalled(28_800, free)] == [0, 0]
     assert [stalled(10, held), stalled(10, held)] == [10, 20], "since nobody held it last"
+
+
+def test_who_never_gets_its_first_message_done_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing was stored yet, so its lag is not known; a claim that is a lock never stores any."""
+    nothing: Any = None
+    now_s = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    begun = replace(ROWS[0], position=None, lag=None, wanted=True)
+    lock, empty = replace(begun, partition=1, wanted=False), replace(begun, partition=2)
+    empty.first_offset = empty.next_offset
+    by_keys = replace(begun, partition=3, slots=16)
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+    rows = [begun, lock, empty, by_keys]
+    monkeypatch.setattr(group_metrics, "measure_lag", lambda *_, **__: rows)
+    metrics.ask()
+    now_s[0] += 130
+    metrics.ask()
+    assert values(metrics, "stalled_seconds") == {"0": 130, "1": 0, "2": 0, "3": 0}
+    begun.position, begun.lag = 6, 3
+    metrics.ask()
+    assert values(metrics, "stalled_seconds")["0"] == 0
 
 
 def test_a_log_that_nobody_answers_for_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

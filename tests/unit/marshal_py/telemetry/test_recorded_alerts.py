@@ -42,6 +42,7 @@ EXPECTED: Final[dict[str, dict[float, Firing]]] = {
     "groups": {0.75: NOTHING, 4: GROUPS, 8.5: GROUPS | {"lagging": {"MarshalLagHigh"}}},
     "broker-paused": {0.75: NOTHING, 4: KAFKA, 7: KAFKA, 10.5: KAFKA, 12: NOTHING, 13: NOTHING},
     "broker-down": {0.75: NOTHING, 4: KAFKA},
+    "partition-offline": {0.75: NOTHING, 4: {"": {"MarshalPartitionOffline"}}},
     "broker-slow": {0.75: NOTHING, 4: {"": {"MarshalKafkaSlow"}}},
     "exporter-gone": {0.75: NOTHING, 4: {"": {"MarshalExporterDown"}}},
     "topic-remade": {0.75: NOTHING, 4: {"": {"MarshalTopicRemade"}}},
