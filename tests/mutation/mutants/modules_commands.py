@@ -78,11 +78,7 @@ COMMANDS: tuple[Noticed, ...] = (
         "without a position, all that there is is behind",
         f"{CLI}.lag",
         f"{OF_CLI}/test_lag.py::test_where_no_position_was_stored_all_that_there_is_counts",
-        (
-            "_behind",
-            "row.next_offset - row.first_offset if row.lag is None else row.lag",
-            "row.lag or 0",
-        ),
+        ("_behind", "return (row.next_offset or 0) - (row.first_offset or 0)", "return 0"),
     ),
     noticed(
         "a topic that no group consumes is told from one without lag",
@@ -3027,6 +3023,42 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{TELEMETRY}.group_metrics",
         f"{OF_TELEMETRY}/test_group_metrics.py::test_what_nobody_held_has_not_stood_still",
         ("GroupMetrics.ask", ", held=_is_alive(row)", ""),
+    ),
+    noticed(
+        "a partition without a leader is told",
+        f"{TELEMETRY}.group_metrics",
+        f"{OF_TELEMETRY}/test_group_metrics.py::test_a_partition_without_a_leader_is_told_and_hides_no_other",
+        ("GroupMetrics._lag", "offline.add_metric(where, row.offline)", "pass"),
+    ),
+    noticed(
+        "where nothing is known of an end, nobody stands still for 0 s",
+        f"{TELEMETRY}.group_metrics",
+        f"{OF_TELEMETRY}/test_group_metrics.py::test_a_partition_without_a_leader_is_told_and_hides_no_other",
+        ("GroupMetrics._lag", "if row.next_offset is not None:", "if True:"),
+    ),
+    noticed(
+        "what was known of ends is kept for partitions without a leader",
+        f"{TELEMETRY}.group_metrics",
+        f"{OF_TELEMETRY}/test_group_metrics.py::test_a_partition_without_a_leader_is_told_and_hides_no_other",
+        ("GroupMetrics.ask", "last=self._extents", "last={}"),
+    ),
+    noticed(
+        "who never gets the first message done stands still",
+        f"{TELEMETRY}.group_metrics",
+        f"{OF_TELEMETRY}/test_group_metrics.py::test_who_never_gets_its_first_message_done_stands_still",
+        ("_next_message", "row.first_offset if is_first else row.position", "row.position"),
+    ),
+    noticed(
+        "a claim that is a lock does not stand still",
+        f"{TELEMETRY}.group_metrics",
+        f"{OF_TELEMETRY}/test_group_metrics.py::test_who_never_gets_its_first_message_done_stands_still",
+        ("_next_message", "row.position is None and row.wanted", "row.position is None"),
+    ),
+    noticed(
+        "a lag that is not known is an error",
+        f"{CLI}.lag",
+        f"{OF_CLI}/test_lag.py::test_what_is_behind_where_kafka_has_no_leader_is_not_known",
+        ("lag", "    require_online(rows)\n", ""),
     ),
     noticed(
         "the exporter asks for the log's ends, too",

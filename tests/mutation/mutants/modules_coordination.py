@@ -526,6 +526,34 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_first", "0 if found.at_ms is not None else row.first_offset", "row.first_offset"),
     ),
     noticed(
+        "nobody is asked for a partition without a leader",
+        f"{ADMIN}.lag",
+        f"{OF_ADMIN}/test_lag.py::test_a_partition_without_a_leader_hides_no_other",
+        ("measure_lag", "asked - offline", "asked"),
+    ),
+    noticed(
+        "what was known earlier counts for partitions without a leader alone",
+        f"{ADMIN}.lag",
+        f"{OF_ADMIN}/test_lag.py::test_a_partition_without_a_leader_hides_no_other",
+        (
+            "measure_lag",
+            "{key: extent for key, extent in (last or {}).items() if key in offline} | extents",
+            "{**extents, **(last or {})}",
+        ),
+    ),
+    noticed(
+        "ranges that were granted are told where the end is not known",
+        f"{ADMIN}.lag",
+        f"{OF_ADMIN}/test_lag.py::test_the_ranges_of_a_partition_without_a_leader_are_told",
+        ("_fill_in_book", "sys.maxsize if row.next_offset is None", "0 if row.next_offset is None"),
+    ),
+    noticed(
+        "a topic that a member only locks is not consumed",
+        f"{ADMIN}.lag",
+        f"{OF_ADMIN}/test_lag.py::test_what_a_member_says_that_it_consumes_is_more_than_a_lock",
+        ("measure_lag", "in by_members", "in wanted"),
+    ),
+    noticed(
         "a pattern of topics is of the whole name",
         f"{ADMIN}.lag",
         f"{OF_ADMIN}/test_lag.py::test_what_is_wanted_and_was_never_claimed_has_no_lag_that_is_known",
@@ -884,6 +912,30 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{CLIENT}.leader_election",
         f"{OF_CLIENT}/test_leader_election.py::test_a_watch_whose_callback_raises_knows_what_came_with_it",
         ("LeaderWatch._set", "except BaseException:", "except ValueError:"),
+    ),
+    noticed(
+        "with one Marshal, one consumer runs at a time",
+        f"{CONSUMER}.core",
+        f"{OF_CONSUMER}/test_options.py::test_with_one_marshal_one_consumer_runs_at_a_time",
+        ("ConsumerCore._be_the_only_one", "            driver.consumer = self", "            pass"),
+    ),
+    noticed(
+        "a consumer that was refused makes no room",
+        f"{CONSUMER}.core",
+        f"{OF_CONSUMER}/test_options.py::test_with_one_marshal_one_consumer_runs_at_a_time",
+        ("ConsumerCore._make_room", "if driver.consumer is self:", "if True:"),
+    ),
+    noticed(
+        "why there is no start yet is logged once",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_why_there_is_no_start_yet_is_logged_once",
+        ("Positions.start_of", "if why != part.no_start:", "if True:"),
+    ),
+    noticed(
+        "a reason that is another is logged, too",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_why_there_is_no_start_yet_is_logged_once",
+        ("Positions.start_of", "if why != part.no_start:", "if not part.no_start:"),
     ),
     noticed(
         "on_assigned that calls sys.exit stops the consumer",

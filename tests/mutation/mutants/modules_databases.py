@@ -1070,6 +1070,12 @@ DATABASES: tuple[Noticed, ...] = (
         ("SourceRecord.load", "            self._consumer = None", "            pass"),
     ),
     noticed(
+        "what no topic can be named is not tried again",
+        "harvest.sinks.kafka.destination",
+        "unit/harvest/sinks/test_kafka_destination.py::test_what_no_topic_can_be_named_is_not_tried_again",
+        ("KafkaDestination.send", "if not is_topic(topic):", "if not topic:"),
+    ),
+    noticed(
         "a producer of a destination that has given up is replaced",
         "harvest.sinks.kafka.destination",
         "unit/harvest/sinks/test_kafka_destination.py::test_a_producer_that_has_given_up_is_replaced",

@@ -108,3 +108,16 @@ def test_a_client_tells_the_others_what_it_wants_and_beside_go_nobody_is_told() 
     told = made_of(NOWHERE, "g").settings.member_metadata
     assert Subscription.decode(told) == Subscription(frozenset({"t"}))
     assert made_of(NOWHERE, "g", wire="text").settings.member_metadata == b""
+
+
+def test_with_one_marshal_one_consumer_runs_at_a_time() -> None:
+    marshal = Marshal("127.0.0.1:1", group_id="g", client_id="c")
+    first, second = (Consumer(marshal, topics=topic)._core for topic in ("t", "u"))
+    first._be_the_only_one()
+    with pytest.raises(ConfigurationError, match="another consumer runs with this Marshal"):
+        second._be_the_only_one()
+    second._make_room()  # of what it never had
+    with pytest.raises(ConfigurationError):
+        second._be_the_only_one()
+    first._make_room()
+    second._be_the_only_one()
