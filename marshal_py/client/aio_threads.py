@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import queue
 import threading
 from collections.abc import Callable
@@ -72,11 +73,12 @@ def _into_future(
     function: Callable[[], T], undo: Callable[[], object] | None = None
 ) -> tuple[asyncio.Future[T], Callable[[], None]]:
     loop = asyncio.get_running_loop()
+    context = contextvars.copy_context()  # as `asyncio.to_thread` does
     future: asyncio.Future[T] = loop.create_future()
 
     def call() -> None:
         try:
-            tell = partial(_set_result, future, function(), undo)
+            tell = partial(_set_result, future, context.run(function), undo)
         except BaseException as error:
             tell = partial(_set_exception, future, error)
         else:

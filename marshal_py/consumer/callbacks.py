@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 from marshal_py.client.marshal import Claim
@@ -26,6 +27,8 @@ OnPartition: TypeAlias = Callable[[Claim], object]
 """What is called for each partition that comes or goes: with its claim."""
 
 _LOOK_S: Final = 0.5
+_RUNNING: Final[ContextVar[object]] = ContextVar("marshal_callback", default=None)
+"""In the task of a coroutine, and in threads that it has something done in: which call it is."""
 
 
 class Callbacks:
@@ -45,6 +48,8 @@ class Callbacks:
         """Of which partition one of them is being called."""
         self._thread = 0
         """Which thread calls it."""
+        self._running = object()
+        """Which call that is, to a coroutine."""
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._log = log
@@ -56,8 +61,10 @@ class Callbacks:
 
     @property
     def is_within(self) -> bool:
-        """Whether this thread is in one of them: what it waits for, it would have to do itself."""
-        return self.calling is not None and self._thread == threading.get_ident()
+        """Whether one of them is asking: what it waits for, it would have to do itself."""
+        if self.calling is None:
+            return False
+        return self._thread == threading.get_ident() or _RUNNING.get() is self._running
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a coroutine where there is no event loop."""
@@ -118,7 +125,13 @@ class Callbacks:
         if not is_coroutine_function(call) or loop is None:
             call(claim)
             return
-        running = asyncio.run_coroutine_threadsafe(call(claim), loop)
+        self._running = this = object()
+
+        async def run() -> None:
+            _RUNNING.set(this)  # in the context of its task alone
+            await call(claim)
+
+        running = asyncio.run_coroutine_threadsafe(run(), loop)
         while True:  # a loop that is gone by now would never answer
             try:
                 running.result(_LOOK_S)

@@ -914,6 +914,24 @@ COORDINATION: tuple[Noticed, ...] = (
         ("LeaderWatch._set", "except BaseException:", "except ValueError:"),
     ),
     noticed(
+        "a coroutine that is called is within",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_a_coroutine_may_close_the_consumer_and_seek_another_partition",
+        ("Callbacks.is_within", " or _RUNNING.get() is self._running", ""),
+    ),
+    noticed(
+        "what a coroutine awaits in a thread is within",
+        "marshal_py.client.aio_threads",
+        f"{OF_CONSUMER}/test_callbacks.py::test_a_coroutine_may_close_the_consumer_and_seek_another_partition",
+        ("_into_future", "context.run(function)", "function()"),
+    ),
+    noticed(
+        "a task that was left behind is not within another call",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_a_task_that_a_coroutine_has_left_behind_is_not_within",
+        ("Callbacks.is_within", "_RUNNING.get() is self._running", "_RUNNING.get() is not None"),
+    ),
+    noticed(
         "with one Marshal, one consumer runs at a time",
         f"{CONSUMER}.core",
         f"{OF_CONSUMER}/test_options.py::test_with_one_marshal_one_consumer_runs_at_a_time",

@@ -226,6 +226,71 @@ def test_one_of_them_may_close_the_consumer(mock_kafka: TestBroker, hook: str) -
         until(lambda: len(other.claims()) == 4)
 
 
+def test_a_coroutine_may_close_the_consumer_and_seek_another_partition(
+    mock_kafka: TestBroker,
+) -> None:
+    """It runs in another thread than who calls it, and what it awaits in yet another one."""
+    for p in range(4):
+        mock_kafka.send("orders", "1", "2", partition=p)
+    came: list[int] = []
+    returned: list[str] = []
+
+    async def main() -> None:
+        async def assigned(claim: Claim) -> None:
+            came.append(claim.partition)
+            if len(came) == 2:
+                await consumer.seek("orders", came[0], 1, timeout_s=300)
+                returned.append("seek")
+            if came.count(claim.partition) == 2:
+                await consumer.close(300)
+                returned.append("close")
+
+        consumer = AsyncConsumer(
+            mock_kafka.config, group_id="g", topics="orders", settle_ms=0, on_assigned=assigned
+        )
+        async with consumer:
+            async for _ in consumer:
+                pass
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert returned == ["seek", "close"]
+    assert came.count(came[0]) == 2
+
+
+def test_a_task_that_a_coroutine_has_left_behind_is_not_within(mock_kafka: TestBroker) -> None:
+    """It may wait for what the next call will do."""
+    mock_kafka.create_topic("orders")
+    within: list[bool] = []
+
+    async def main() -> None:
+        first, second = asyncio.Event(), asyncio.Event()
+        tasks = []
+
+        async def look() -> None:
+            within.append(consumer._core.callbacks.is_within)
+            first.set()
+            await second.wait()
+            within.append(consumer._core.callbacks.is_within)
+
+        async def assigned(_: Claim) -> None:
+            if not tasks:
+                tasks.append(asyncio.create_task(look()))
+                await first.wait()
+            elif not second.is_set():
+                second.set()
+                await tasks[0]
+
+        consumer = AsyncConsumer(
+            mock_kafka.config, group_id="g", topics="orders", settle_ms=0, on_assigned=assigned
+        )
+        async with consumer:
+            await asyncio.wait_for(second.wait(), 60)
+            await tasks[0]
+
+    asyncio.run(main())
+    assert within == [True, False]
+
+
 def test_whoever_seeks_what_is_being_given_back_is_told(mock_kafka: TestBroker) -> None:
     mock_kafka.send("orders", "1", partition=0)
     problems: list[Exception] = []
