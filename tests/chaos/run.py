@@ -133,9 +133,11 @@ def run(
             result.stalls = stage.stalls
             snapshots = stage.snapshots, stage.started_from_snapshots()
             receiver = stage.receiver
-        say("judging")
-        verdict = judge(case)
-        result.anomalies += verdict.anomalies
+            say("judging")
+            verdict = judge(case)
+            result.anomalies += verdict.anomalies
+            if result.anomalies and folder is not None:
+                _keep_data(stage)
         result.figures = {
             **verdict.figures,
             "snapshots": snapshots[0],
@@ -361,6 +363,19 @@ def _keep_logs(stage: Stage, case: Case) -> None:
                     value = r.value.hex() if r.value is not None else None
                     line = {"partition": p, "offset": r.offset, "at_ms": r.at_ms, "value": value}
                     print(json.dumps(line), file=file)
+
+
+def _keep_data(stage: Stage) -> None:
+    """Copy what the brokers have of rows, of transactions and of checkpoints.
+
+    `kafka-dump-log` shows of each record whose it is, and what became of its transaction.
+    """
+    wanted = ("rows", "ranged", "logged", "maria", "__consumer_offsets", "__transaction_state")
+    for broker in range(3):
+        for topic in wanted:
+            for part in stage.data_of(broker).glob(f"{topic}-[0-9]*"):
+                kept = Path(stage.config.folder) / f"data-of-broker-{broker}" / part.name
+                shutil.copytree(part, kept, ignore_dangling_symlinks=True)
 
 
 def _verify(stage: Stage, topic: str) -> list[dict[str, Any]]:

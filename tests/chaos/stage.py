@@ -565,7 +565,8 @@ def _maria(stack: contextlib.ExitStack, folder: Path) -> EmbeddedMariaDB | None:
     from harvest.databases.mysql.mark import MysqlMarkStore
 
     try:
-        maria = stack.enter_context(EmbeddedMariaDB(log_dir=folder))
+        asked = {"general-log": 1, "general-log-file": folder / "mariadb-statements.log"}
+        maria = stack.enter_context(EmbeddedMariaDB(log_dir=folder, settings=asked))
     except BinariesNotFound:
         return None
     url = maria.create_database(_MARIA)
