@@ -366,10 +366,12 @@ def _keep_logs(stage: Stage, case: Case) -> None:
 
 
 def _keep_data(stage: Stage) -> None:
-    """Copy what the brokers have of rows, of transactions and of checkpoints.
+    """Copy what the brokers have of rows, of transactions and of checkpoints; MariaDB's statements.
 
     `kafka-dump-log` shows of each record whose it is, and what became of its transaction.
     """
+    if (statements := stage.maria_statements) is not None:
+        shutil.copy(statements, stage.config.folder)
     wanted = ("rows", "ranged", "logged", "maria", "__consumer_offsets", "__transaction_state")
     for broker in range(3):
         for topic in wanted:

@@ -427,6 +427,12 @@ class Stage:
         """The folder of a broker's partitions."""
         return self.kafka._broker(broker).folder / "data"
 
+    @property
+    def maria_statements(self) -> Path | None:
+        """What MariaDB was asked, by whom and when; None without a MariaDB."""
+        here = None if self.maria is None else self.maria._state
+        return None if here is None else here.data / STATEMENTS
+
     def disconnect(self) -> int:
         """End all other sessions of PostgreSQL; return how many there were."""
         with contextlib.suppress(psycopg.Error), self.database() as connection:
@@ -560,12 +566,16 @@ def _small_disks(stage: Stage, stack: contextlib.ExitStack) -> None:
     stage.kafka.start(2)
 
 
+STATEMENTS: Final = "statements.log"
+"""What MariaDB was asked: in the folder of its data, which is gone with it."""
+
+
 def _maria(stack: contextlib.ExitStack, folder: Path) -> EmbeddedMariaDB | None:
     """A MariaDB with an outbox, and the books of what was committed; None where it is not found."""
     from harvest.databases.mysql.mark import MysqlMarkStore
 
     try:
-        asked = {"general-log": 1, "general-log-file": folder / "mariadb-statements.log"}
+        asked = {"general-log": 1, "general-log-file": STATEMENTS}
         maria = stack.enter_context(EmbeddedMariaDB(log_dir=folder, settings=asked))
     except BinariesNotFound:
         return None
