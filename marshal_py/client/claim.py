@@ -20,6 +20,7 @@ from marshal_py.client.waiting import ObservableCondition, Steps, Wait, block
 from marshal_py.errors import ClaimTimeout, NotHeld, NotInVersion1
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState, Holding, Notice
+from marshal_py.protocol.holding import metadata_unsent
 from marshal_py.protocol.world import MS
 
 __all__ = ["Claim", "ClaimCore", "core_of"]
@@ -160,6 +161,8 @@ class ClaimCore:
         driver = self.driver
         if not driver.running:
             return
+        if metadata_unsent(self.holding):  # a heartbeat goes before, and carries all claims
+            driver.refresh_offsets()
         driver.claimant.release(self.holding, driver.clock())
         driver.carry_out()
         if wait and not (yield Wait(self.changed, self.ended.is_set, timeout_s)):

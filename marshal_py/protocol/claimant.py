@@ -1100,8 +1100,7 @@ class Claimant:
     # Release, loss and end (§5.7 to §5.9)
 
     def _start_release(self, holding: Holding, now_ns: int) -> None:
-        if holding.paused:  # whoever releases by itself has had it told
-            self._store_metadata(holding, now_ns)
+        self._store_metadata(holding, now_ns)  # a heartbeat that was asked for may be held back
         holding.lease_until_ns = 0
         holding.on(ClaimEvent.RELEASE_DECIDED)
         holding.release_at_ns = None

@@ -2321,6 +2321,16 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Claimant.append_failed", ", *self._releasing.values())", ",)"),
     ),
     noticed(
+        "a release waits for no heartbeat that is held back",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_goes_behind_what_is_about_its_position_while_heartbeats_are_held_back",
+        (
+            "Claimant._start_release",
+            "self._store_metadata(holding, now_ns)",
+            "holding.paused and self._store_metadata(holding, now_ns)",
+        ),
+    ),
+    noticed(
         "before a release that is sent again metadata are told again",
         "marshal_py.protocol.claimant",
         "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_failed_to_carry",

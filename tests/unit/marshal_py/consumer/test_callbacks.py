@@ -264,7 +264,7 @@ def test_a_task_that_a_coroutine_has_left_behind_is_not_within(mock_kafka: TestB
 
     async def main() -> None:
         first, second = asyncio.Event(), asyncio.Event()
-        tasks = []
+        tasks: list[asyncio.Task[None]] = []
 
         async def look() -> None:
             within.append(consumer._core.callbacks.is_within)

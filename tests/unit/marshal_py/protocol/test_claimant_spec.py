@@ -18,6 +18,7 @@ from marshal_py.errors import Closed, DuplicateClientId, InvalidArgument, Marsha
 from marshal_py.protocol import events as ev
 from marshal_py.protocol import messages as m
 from marshal_py.protocol.claimant import Append, Claimant, ClaimState, Holding
+from marshal_py.protocol.heartbeat_schedule import MAX_UNREAD_HEARTBEATS
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.world import MS, Observer, Timeline, World
 from tests.support.spec import spec
@@ -766,6 +767,30 @@ def test_who_leaves_sends_again_what_a_heartbeat_that_failed_carried() -> None:
             client.do("append_failed", append.seq)
         client.do("leave")
         assert kinds(client.outbox()) == ["Heartbeat"] * fails + ["ReleasingPartition"]
+
+
+@spec("C-62")
+def test_a_release_goes_behind_what_is_about_its_position_while_heartbeats_are_held_back() -> None:
+    """The network hangs: as many as may be are on their way, and the one that was asked for waits.
+
+    With the leader epoch of an earlier position, the next holder would take messages for lost.
+    """
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    client.see(10)
+    for _ in range(MAX_UNREAD_HEARTBEATS):
+        client.do("renew", holding)
+    client.claimant.set_metadata(holding, b"of 42")
+    client.claimant.advance(holding, 42)
+    client.do("renew", holding)
+    client.do("release", holding)
+    beats = ["Heartbeat"] * MAX_UNREAD_HEARTBEATS
+    assert kinds(client.outbox()) == [*beats, "Heartbeat", "ReleasingPartition"]
+    client.land()
+    cell = cluster.truth().cells["g", "t", 0]
+    assert (cell.held, cell.next_offset, cell.metadata) == (False, 42, b"of 42")
 
 
 @spec("C-62")
