@@ -115,8 +115,6 @@ class KafkaDestination:
         live = self._running(alone)
         try:
             failure = live.produce(topic, row, headers, self._endpoint.timeout_ms / 1000)
-        except ValueError as error:  # a NUL in the topic
-            raise InvalidRecord(f"no record can be made of it: {error}") from None
         except KafkaException as error:
             failure = error.args[0]
         except SystemError as error:  # confluent-kafka raises one over a producer that is given up

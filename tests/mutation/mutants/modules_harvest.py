@@ -2416,11 +2416,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "a NUL in a topic does not end a relay",
         f"{KAFKA}.destination",
         "unit/harvest/sinks/test_kafka_destination.py::test_a_record_that_cannot_be_made_of_a_row_is_given_up_at_once",
-        (
-            "KafkaDestination._produce",
-            "except ValueError as error:",
-            "except ZeroDivisionError as error:",
-        ),
+        ("KafkaDestination.send", "if not is_topic(topic):", "if not topic:"),
     ),
     noticed(
         "a row without a topic goes into the archive",
