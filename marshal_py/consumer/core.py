@@ -286,7 +286,7 @@ class ConsumerCore:
             self.callbacks.check()
             self.fetcher.open()
             try:
-                self._be_the_only_one()
+                self._attach()
                 self._discover_and_join()
                 if self.rejections is not None:
                     self.rejections.check()
@@ -303,14 +303,14 @@ class ConsumerCore:
                 if isinstance(error, KeyboardInterrupt):
                     hush(error)
                 self.fetcher.close()
-                self._make_room()
+                self._detach()
                 if self.owns_marshal:
                     self.marshal.close(timeout_s=1)
                 raise
             self.started = True
 
-    def _be_the_only_one(self) -> None:
-        """Raise `ConfigurationError` where another consumer runs with the same client."""
+    def _attach(self) -> None:
+        """Be the consumer of the client; `ConfigurationError` where another one runs with it."""
         driver = driver_of(self.marshal)
         with driver.lock:
             if driver.consumer is not None:
@@ -321,8 +321,8 @@ class ConsumerCore:
                 )
             driver.consumer = self
 
-    def _make_room(self) -> None:
-        """Let another consumer run with the same client, if this one did."""
+    def _detach(self) -> None:
+        """Be the consumer of the client no more, if this is it: another one may run with it."""
         driver = driver_of(self.marshal)
         with driver.lock:
             if driver.consumer is self:
@@ -421,10 +421,10 @@ class ConsumerCore:
         elif driver_of(self.marshal).running and self.marshal.settings.wire != "text":
             with contextlib.suppress(MarshalError):
                 self.marshal.set_member_metadata(b"")
+        self._detach()  # before anything that Ctrl-C may break off
         if self.mirror is not None:
             self.mirror.close(max(1.0, deadline - time.monotonic()))
         self.delivery.close(self.iteration.hand)
         if self.rejections is not None:
             self.rejections.close()
         self.fetcher.close()
-        self._make_room()

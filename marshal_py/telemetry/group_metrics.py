@@ -208,11 +208,10 @@ class GroupMetrics(Collector):
             where = [row.group, row.topic, str(row.partition)]
             alive = _is_alive(row)
             held.add_metric(where, row.holder is not None)
-            stopped.add_metric(where, not alive and row.lag != 0)
+            waits = row.lag != 0  # where it is not known, there may be messages
+            stopped.add_metric(where, not alive and waits)
             offline.add_metric(where, row.offline)
             if row.next_offset is not None:
-                begin = _next_message(row)
-                waits = row.lag or (begin is not None and row.position is None)
                 stalled.add_metric(where, still_s if alive and waits else 0.0)
             key = (row.group, row.topic, row.partition)
             if row.open_ranges:

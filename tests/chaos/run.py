@@ -377,7 +377,7 @@ def _keep_data(stage: Stage) -> None:
         for topic in wanted:
             for part in stage.data_of(broker).glob(f"{topic}-[0-9]*"):
                 kept = Path(stage.config.folder) / f"data-of-broker-{broker}" / part.name
-                shutil.copytree(part, kept, ignore_dangling_symlinks=True)
+                shutil.copytree(part, kept)
 
 
 def _verify(stage: Stage, topic: str) -> list[dict[str, Any]]:

@@ -935,13 +935,13 @@ COORDINATION: tuple[Noticed, ...] = (
         "with one Marshal, one consumer runs at a time",
         f"{CONSUMER}.core",
         f"{OF_CONSUMER}/test_options.py::test_with_one_marshal_one_consumer_runs_at_a_time",
-        ("ConsumerCore._be_the_only_one", "            driver.consumer = self", "            pass"),
+        ("ConsumerCore._attach", "            driver.consumer = self", "            pass"),
     ),
     noticed(
         "a consumer that was refused makes no room",
         f"{CONSUMER}.core",
         f"{OF_CONSUMER}/test_options.py::test_with_one_marshal_one_consumer_runs_at_a_time",
-        ("ConsumerCore._make_room", "if driver.consumer is self:", "if True:"),
+        ("ConsumerCore._detach", "if driver.consumer is self:", "if True:"),
     ),
     noticed(
         "why there is no start yet is logged once",

@@ -113,11 +113,11 @@ def test_a_client_tells_the_others_what_it_wants_and_beside_go_nobody_is_told() 
 def test_with_one_marshal_one_consumer_runs_at_a_time() -> None:
     marshal = Marshal("127.0.0.1:1", group_id="g", client_id="c")
     first, second = (Consumer(marshal, topics=topic)._core for topic in ("t", "u"))
-    first._be_the_only_one()
+    first._attach()
     with pytest.raises(ConfigurationError, match="another consumer runs with this Marshal"):
-        second._be_the_only_one()
-    second._make_room()  # of what it never had
+        second._attach()
+    second._detach()  # of what it never had
     with pytest.raises(ConfigurationError):
-        second._be_the_only_one()
-    first._make_room()
-    second._be_the_only_one()
+        second._attach()
+    first._detach()
+    second._attach()
