@@ -68,8 +68,9 @@ class MarkStore(SourceStore, Protocol):
         One statement: when it returns, the tags are committed. Rows tagged by anybody else are
         taken over. A row that another transaction holds locked is waited for, never skipped.
 
-        A statement that begins more than `valid_ms` after this call, by the database's own clock,
-        tags nothing: what a paused leader had under way cannot take rows from its successor.
+        More than `valid_ms` after this call, by the database's own clock, no row is tagged, not
+        even one that was waited for until then: what a paused leader had under way cannot take
+        rows from its successor.
         """
 
     def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:

@@ -30,10 +30,11 @@ _CHOOSE: Final = """
 SELECT id FROM {table} FORCE INDEX (PRIMARY)
 WHERE leader_id IS NULL OR leader_id < %s OR leader_id > %s ORDER BY id LIMIT %s
 """
+# NOW() is when the statement began, SYSDATE() when a row is looked at, having been waited for.
 _MARK: Final = """
 UPDATE {table} FORCE INDEX (PRIMARY) SET leader_id = %s
 WHERE {within} AND (leader_id IS NULL OR leader_id < %s OR leader_id > %s)
-  AND UNIX_TIMESTAMP(NOW(6)) < %s
+  AND UNIX_TIMESTAMP(SYSDATE(6)) < %s
 """
 _MARKED: Final = """
 SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values{extra}
@@ -49,7 +50,7 @@ SELECT COUNT(*), COUNT(leader_id),
        IF(COUNT(*) = {most}, (SELECT MAX(id) FROM {table}) - MAX(id), 0)
 FROM (SELECT id, leader_id, create_time FROM {table} ORDER BY id LIMIT {most}) AS first
 """
-_CLOCK: Final = "SELECT UNIX_TIMESTAMP(NOW(6))"
+_CLOCK: Final = "SELECT UNIX_TIMESTAMP(SYSDATE(6))"
 _ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
 
 

@@ -39,13 +39,14 @@ CREATE TABLE IF NOT EXISTS {table} (
   leader_id           UUID
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000)
 """
+# The clock is asked for each row, and again for one that was waited for: a successor may have it.
 _MARK: Final = """
 UPDATE {table} SET leader_id = %s
 WHERE id = ANY (ARRAY (
   SELECT id FROM {table}
   WHERE leader_id IS NULL OR leader_id < %s OR leader_id > %s
-  ORDER BY id LIMIT CASE WHEN clock_timestamp() < to_timestamp(%s) THEN %s ELSE 0 END
-))
+  ORDER BY id LIMIT %s
+)) AND clock_timestamp() < to_timestamp(%s)
 RETURNING {columns}
 """
 _CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
@@ -111,14 +112,14 @@ class PostgresMarkStore(PostgresSources):
         self._connected()  # to another server, perhaps: then it is asked for its clock
         statement = self._mark_statement()
         until_s += self._clock_ahead_s()
-        parameters = (term.tag(batch), term.first, term.last, until_s)
+        which = (term.tag(batch), term.first, term.last)
         while True:
             try:
-                found = self._execute(statement, (*parameters, limit), binary=True).fetchall()
+                found = self._execute(statement, (*which, limit, until_s), binary=True).fetchall()
                 break
             except UnreadableRows as error:
                 if limit == 1:
-                    return self._mark_unreadable(parameters, error)
+                    return self._mark_unreadable((*which, 1, until_s), error)
                 limit //= 2  # and there is no more time for that
         rows = with_headers(found)
         if self._extra:
@@ -137,7 +138,7 @@ class PostgresMarkStore(PostgresSources):
         """Mark the lowest row, which cannot be read, without reading it."""
         self._mark_statement()
         assert self._mark_only_sql is not None  # noqa: S101
-        found = self._execute(self._mark_only_sql, (*parameters, 1)).fetchall()
+        found = self._execute(self._mark_only_sql, parameters).fetchall()
         return [self._unreadable(id, self._topic_and_key, error) for (id,) in found]
 
     def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:

@@ -400,6 +400,22 @@ DATABASES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a row that was waited for is not marked too late",
+        f"{PG}.mark",
+        "integration/harvest/databases/test_postgres_mark.py::test_a_mark_that_waited_beyond_its_time_takes_nothing_from_a_successor",
+        (
+            "",
+            "  ORDER BY id LIMIT %s\n)) AND clock_timestamp()",
+            "  ORDER BY id LIMIT %s\n)) AND now()",
+        ),
+    ),
+    noticed(
+        "a row that MariaDB waited for is not marked too late",
+        f"{MY}.mark",
+        "integration/harvest/databases/test_mariadb.py::test_a_mark_that_waited_beyond_its_time_takes_nothing_from_a_successor",
+        ("", "UNIX_TIMESTAMP(SYSDATE(6)) < %s", "UNIX_TIMESTAMP(NOW(6)) < %s"),
+    ),
+    noticed(
         "a slow answer about PostgreSQL's clock gives no more time",
         f"{PG}.mark",
         "contract/test_mark_store.py::test_a_slow_answer_about_the_clock_gives_no_more_time[postgres]",

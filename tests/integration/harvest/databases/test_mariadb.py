@@ -427,6 +427,33 @@ def test_rows_that_somebody_else_takes_over_meanwhile_are_not_returned(
         assert [row.key for row in store.mark(TERM, 0, 10, 60_000.0)] == [b"b"]
 
 
+def test_a_mark_that_waited_beyond_its_time_takes_nothing_from_a_successor(
+    mariadb_database: str,
+) -> None:
+    tag = Term.of(2).tag(0).bytes
+    found: list[Sequence[Any]] = []
+    with (
+        closing(MysqlMarkStore(mariadb_database, "outbox")) as store,
+        connect(mariadb_database) as successor,
+        connect(mariadb_database, autocommit=True) as other,
+    ):
+        store.init()
+        for key in "ab":
+            execute(other, insert(key))
+        store.connect()
+        thread = threading.Thread(target=lambda: found.append(store.mark(TERM, 0, 10, 2_000.0)))
+        execute(successor, "UPDATE outbox SET leader_id = %s", tag)
+        thread.start()
+        waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+        while execute(other, waiting) == ((0,),):
+            assert thread.is_alive()
+        execute(other, "SELECT SLEEP(2)")  # by the clock that the mark is judged by
+        successor.commit()
+        thread.join(60)
+        assert found == [[]]
+        assert execute(other, "SELECT DISTINCT leader_id FROM outbox") == ((tag,),)
+
+
 def test_a_lookup_sees_one_moment_in_all_its_parts(
     mariadb_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

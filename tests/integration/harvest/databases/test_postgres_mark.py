@@ -284,6 +284,28 @@ def test_a_mark_waits_for_a_locked_row_and_can_be_cancelled(
     store.close()
 
 
+def test_a_mark_that_waited_beyond_its_time_takes_nothing_from_a_successor(
+    url: str, db: psycopg.Connection
+) -> None:
+    with db.transaction():
+        Stasher().stash_many(db, [RECORD] * 2)
+    tag = Term.of(2).tag(0)
+    found: list[list[Row]] = []
+    with closing(PostgresMarkStore(url, "outbox")) as store, psycopg.connect(url) as successor:
+        store.connect()
+        thread = threading.Thread(target=lambda: found.append(store.mark(TERM, 0, 10, 2_000.0)))
+        successor.execute("UPDATE outbox SET leader_id = %s", (tag,))
+        thread.start()
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while db.execute(waiting).fetchone() == (0,):
+            assert thread.is_alive()
+        db.execute("SELECT pg_sleep(2)")  # by the clock that the mark is judged by
+        successor.commit()
+        thread.join(60)
+    assert found == [[]]
+    assert db.execute("SELECT DISTINCT leader_id FROM outbox").fetchall() == [(tag,)]
+
+
 # --- The Stasher on this database ---
 
 
