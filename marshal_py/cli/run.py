@@ -19,6 +19,7 @@ import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.cli.command import command
+from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.output import log_to_stderr, say
 from marshal_py.client.suggestions import did_you_mean
 from marshal_py.consumer.consumer import Consumer
@@ -29,6 +30,7 @@ from marshal_py.protocol.slots import MAX_SLOTS
 __all__ = ["load_handler", "run"]
 
 _LOOK_S: Final = 0.3
+_TOLD_TO_END: Final = 128 + signal.SIGTERM
 
 
 @command(coordination_topic=("--coordination-topic",))
@@ -76,6 +78,7 @@ def run(
 
     The module is looked for here, too. The handler is called as `Consumer.run` calls it: with the
     message, and the claim if it takes one; in threads, or as coroutines if it is `async def`.
+    A handler that calls `sys.exit` ends the command, with its code.
 
     [bold]Examples[/]
 
@@ -103,14 +106,21 @@ def run(
         connect_timeout_ms=int(connection.timeout_s * 1000),
     )
     options: Any = {"workers": workers, "on_failure": on_failure, "batch_size": batch_size}
+    code: object = 0
     try:
         with contextlib.nullcontext() if listen is None else _status(consumer, listen):
             stats = consumer.run(function, **options)
     except KeyboardInterrupt:  # let through when all was wound up
         stats = consumer.stats()
-    except SystemExit:
-        stats = consumer.stats()
+    except SystemExit as end:
+        stats, code = consumer.stats(), end.code
     say(f"handled {stats.handled}, failed {stats.failures}", stderr=True)
+    if code in (None, 0, _TOLD_TO_END):
+        return
+    if not isinstance(code, int):  # Python itself would print it as it is
+        say(str(code), stderr=True)
+        code = FINDING
+    raise typer.Exit(code)
 
 
 def _status(consumer: Consumer, listen: str) -> contextlib.AbstractContextManager[object]:

@@ -1764,9 +1764,15 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_CLI}/test_run.py::test_what_was_done_is_told_when_it_is_told_to_end",
         (
             "run",
-            "except SystemExit:\n        stats = consumer.stats()",
+            "except SystemExit as end:\n        stats, code = consumer.stats(), end.code",
             "except SystemExit:\n        return",
         ),
+    ),
+    noticed(
+        "a handler that ends the service says with which code",
+        f"{CLI}.run",
+        f"{OF_CLI}/test_run.py::test_a_handler_that_ends_the_program_says_with_which_code",
+        ("run", "stats, code = consumer.stats(), end.code", "stats = consumer.stats()"),
     ),
     noticed(
         "hidden folders are not watched",

@@ -166,7 +166,7 @@ def test_options_are_the_consumers_own(quick: type[Quick]) -> None:
     assert quick.ran == {"workers": 2, "on_failure": "skip", "batch_size": 5}
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(0)])
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(0), SystemExit(143)])
 def test_what_was_done_is_told_when_it_is_told_to_end(
     quick: type[Quick], monkeypatch: pytest.MonkeyPatch, end: BaseException
 ) -> None:
@@ -174,6 +174,17 @@ def test_what_was_done_is_told_when_it_is_told_to_end(
     done = without_brokers(*RUN)
     assert done.exit_code == 0
     assert "handled 3, failed 1" in done.stderr
+
+
+@pytest.mark.parametrize(("given", "code"), [(1, 1), (75, 75), ("no\x1b database", 1)])
+def test_a_handler_that_ends_the_program_says_with_which_code(
+    quick: type[Quick], monkeypatch: pytest.MonkeyPatch, given: object, code: int
+) -> None:
+    monkeypatch.setattr(quick, "end", SystemExit(given))
+    done = without_brokers(*RUN)
+    assert done.exit_code == code
+    assert "handled 3, failed 1" in done.stderr
+    assert ("no\\x1b database" in done.stderr) is (given != code)
 
 
 def test_a_failure_that_stopped_it_is_an_exit_code(
