@@ -71,7 +71,8 @@ def ingest(
                     ],
                 )
             )
-    pattern = f"{re.escape(topic)}({re.escape(snapshot_topic_of(''))})?"
+    # Spark looks for it anywhere in a topic's name.
+    pattern = f"^{re.escape(topic)}({re.escape(snapshot_topic_of(''))})?$"
     streams = {
         "coordination": (
             "bronze.coordination",

@@ -801,7 +801,13 @@ SPARK: tuple[Noticed, ...] = (
         "the name of a log is no pattern",
         f"{LAKE}.bronze",
         f"{UNIT}/lake/test_bronze.py::test_a_run_reads_its_own_log_and_stops_what_it_started",
-        ("ingest", 'f"{re.escape(topic)}(', 'f"{topic}('),
+        ("ingest", 'f"^{re.escape(topic)}(', 'f"^{topic}('),
+    ),
+    noticed(
+        "a log's name within another topic's is not that log",
+        f"{LAKE}.bronze",
+        f"{UNIT}/lake/test_bronze.py::test_a_run_reads_its_own_log_and_stops_what_it_started",
+        ("ingest", '})?$"', '})?"'),
     ),
     noticed(
         "streams of a run that fails are stopped",

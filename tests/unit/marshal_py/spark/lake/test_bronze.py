@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -81,7 +82,7 @@ def test_records_that_are_gone_are_a_hole_and_another_failure_is_itself(why: str
 def test_a_run_reads_its_own_log_and_stops_what_it_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The name of a log is no pattern; the table that several streams write is made before."""
+    """A log's name is no pattern, and no part of one; a table of several streams is made before."""
     did: list[Any] = []
 
     def stream(_lake: object, name: str, _frame: object) -> Any:
@@ -119,10 +120,14 @@ def test_a_run_reads_its_own_log_and_stops_what_it_started(
 
     assert run() == (1, 0)
     assert did == [
-        ("subscribePattern", r"a\.log(\.snapshots)?"),
+        ("subscribePattern", r"^a\.log(\.snapshots)?$"),
         ("start", "coordination", "bronze.coordination"),
         ("stop", "coordination"),
     ]
+    names = ["a.log", "a.log.snapshots", "a.log.audit", "a.log2", "xa.log", "a-log"]
+    names += ["a.log.snapshots.x", "x.a.log.snapshots"]
+    # Spark asks Scala's `findFirstIn`, which is `search` here.
+    assert [name for name in names if re.search(did[0][1], name)] == names[:2]
     with pytest.raises(LogHole):
         run("t", "u")
     assert did[1:] == [
