@@ -412,12 +412,6 @@ class Bridge:
     def _take_back(self, part: _Partition, why: str) -> None:
         part.revoking, part.moved = True, False
         self.conflicts[part.key] = why
-        logger.error(
-            "%s/%d: %s in version 1, although version 2 worked on it: it is version 1's again; "
-            "stop that process",
-            *part.key,
-            why,
-        )
 
     def _revoke(self, part: _Partition) -> None:
         grant = part.grant

@@ -15,11 +15,19 @@ from confluent_kafka import KafkaException
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, safe
 from marshal_py.admin.migration import Bridge
-from marshal_py.admin.migration_plan import BLOCKING, Sides, Step, assess, explain, partitions_of
+from marshal_py.admin.migration_plan import (
+    BLOCKING,
+    Key,
+    Sides,
+    Step,
+    assess,
+    explain,
+    partitions_of,
+)
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.options import JsonFlag
-from marshal_py.cli.output import console, note, print_json, show, table
+from marshal_py.cli.output import console, log_to_stderr, note, print_json, show, table
 from marshal_py.client.kafka_clients import no_answer
 from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.settings import new_instance_id
@@ -138,6 +146,8 @@ def migrate(
         if dry_run:
             _dry_run(run, closing)
             return
+        for name in ("marshal_py.migrate", "marshal_py.text"):  # what a bridge does not stop for
+            log_to_stderr(name=name)
         stop = threading.Event()
         _stop_on_signals(stop, closing)
         run.until_done(stop, closing)
@@ -248,6 +258,7 @@ class _Run:
 
     def move(self, bridge: Bridge, source: Marshal, stop: threading.Event, lead: Claim) -> Outcome:
         announced = False
+        conflicts: dict[Key, str] = {}
         adopt_every_s = self.interval_ms / 4000
         adopted_s = time.monotonic()
         while not stop.wait(BUSY_POLL_S if bridge.busy else POLL_S):
@@ -255,6 +266,11 @@ class _Run:
                 return "lost its turn"
             for step in bridge.step():
                 self.report_moved(step, len(bridge.moved), len(bridge.keys))
+            for key, why in bridge.conflicts.items():
+                if key not in conflicts:
+                    announced = False
+                    self.report_conflict(key, why)
+            conflicts = dict(bridge.conflicts)
             if bridge.complete and self.source_stopped:
                 return self.finish(bridge)
             if bridge.complete and not announced:
@@ -305,6 +321,16 @@ class _Run:
             print_json({"event": event, "text": text, **fields}, indent=None)
         else:
             console().print(safe(text))
+
+    def report_conflict(self, key: Key, why: str) -> None:
+        topic, partition = key
+        self.report(
+            "conflict",
+            f"{topic}/{partition}: {why} in version 1, although version 2 worked on it: it is "
+            "version 1's again, and moves when that process is stopped",
+            topic=topic,
+            partition=partition,
+        )
 
     def report_moved(self, step: Step, done: int, total: int) -> None:
         if self.as_json:

@@ -2737,6 +2737,24 @@ COMMANDS: tuple[Noticed, ...] = (
         ("_Run.move", "                announced = True\n", ""),
     ),
     noticed(
+        "what version 1 takes by force is told each time",
+        f"{CLI}.migrate",
+        f"{OF_CLI}/test_migrate.py::test_what_version_1_takes_by_force_is_told_each_time_and_that_all_has_moved_again",
+        ("_Run.move", "conflicts = dict(bridge.conflicts)", "conflicts |= bridge.conflicts"),
+    ),
+    noticed(
+        "that all has moved again is told",
+        f"{CLI}.migrate",
+        f"{OF_CLI}/test_migrate.py::test_what_version_1_takes_by_force_is_told_each_time_and_that_all_has_moved_again",
+        ("_Run.move", "                    announced = False\n", ""),
+    ),
+    noticed(
+        "that what Go committed may not be read is told while a group moves",
+        f"{CLI}.migrate",
+        f"{OF_CLI}/test_migrate.py::test_what_a_bridge_logs_is_heard",
+        ("migrate", '("marshal_py.migrate", "marshal_py.text")', '("marshal_py.migrate",)'),
+    ),
+    noticed(
         "a standby says so once",
         f"{CLI}.migrate",
         f"{OF_CLI}/test_migrate.py::test_a_standby_says_so_once_and_wants_its_turn_again_when_it_was_lost",

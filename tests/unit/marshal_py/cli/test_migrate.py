@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from marshal_py.admin import migration, version1_positions
 from marshal_py.admin.migration_plan import Step
 from marshal_py.cli import migrate as module
 from marshal_py.errors import BrokerUnavailable, DuplicateClientId, TopicMissing
@@ -208,6 +209,7 @@ class FakeBridge:
         self.every, self.skip_to_target = every, skip_to_target
         self.keys = [("orders", 0)]
         self.moved: set[tuple[str, int]] = set()
+        self.conflicts: dict[tuple[str, int], str] = {}
         self.complete = self.busy = self.finished = False
         self.ended = play.ended
         self.adopted: list[dict[str, int]] = []
@@ -239,6 +241,17 @@ def waits(_: FakeBridge) -> list[Step]:
 def moves_all(bridge: FakeBridge) -> list[Step]:
     bridge.moved, bridge.complete = {("orders", 0)}, True
     return [MOVED]
+
+
+def is_taken_by_force(bridge: FakeBridge) -> list[Step]:
+    bridge.moved, bridge.complete = set(), False
+    bridge.conflicts = {("orders", 0): "taken by old\x1b"}
+    return []
+
+
+def moves_again(bridge: FakeBridge) -> list[Step]:
+    bridge.conflicts = {}
+    return moves_all(bridge)
 
 
 def is_stopped(_: FakeBridge) -> list[Step]:
@@ -349,6 +362,32 @@ def test_that_all_has_moved_is_told_once_and_it_goes_on_for_who_has_not_stopped(
         ["blocked", "moved", "complete", "stopped"],
     )
     assert not play.bridges[0].finished
+
+
+def test_what_version_1_takes_by_force_is_told_each_time_and_that_all_has_moved_again(
+    play: Play,
+) -> None:
+    play.script = [moves_all, is_taken_by_force, waits, moves_again, is_taken_by_force, is_stopped]
+    code, told, _ = migrate()
+    taken, moved = ["conflict"], ["moved", "complete"]
+    events = ["blocked", *moved, *taken, *moved, *taken, "stopped"]
+    assert (code, [row["event"] for row in told]) == (0, events)
+    assert (told[3]["topic"], told[3]["partition"]) == ("orders", 0)
+    play.script = [is_taken_by_force, moves_again]
+    done = without_brokers("group", "migrate", "g", "--source-stopped")
+    assert (
+        "orders/0: taken by old\\x1b in version 1, although version 2 worked on it: it is version "
+        "1's again, and moves when that process is stopped"
+    ) in done.stdout.splitlines()
+
+
+def test_what_a_bridge_logs_is_heard(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That Go's committed offsets may not be read, for one: it goes on without."""
+    heard: list[str] = []
+    monkeypatch.setattr(module, "log_to_stderr", lambda *, name: heard.append(name))
+    play.script = [moves_all]
+    migrate("--source-stopped")
+    assert heard == [migration.logger.name, version1_positions.logger.name]
 
 
 @pytest.mark.parametrize("how", ["turn", "name"])
