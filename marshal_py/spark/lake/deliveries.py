@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.slots import slot_of_key
@@ -17,6 +17,7 @@ from marshal_py.spark.lake.sql import PARTS, STILL_DAYS, date_literal, fill, tim
 from marshal_py.spark.lake.tables import Lake
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 __all__ = ["check_days", "days_left", "write_deliveries"]
@@ -223,7 +224,7 @@ def write_deliveries(
         "outbox", "id", "topic", "partition", "offset", "key"
     )
     if claims.filter("slots > 0").limit(1).count():
-        placed = placed.mapInPandas(
+        placed = placed.mapInArrow(
             _with_hash,
             "outbox string, id bigint, topic string, partition bigint, offset bigint, hash bigint",
         )
@@ -235,8 +236,12 @@ def write_deliveries(
     )
 
 
-def _with_hash(frames: Iterator[Any]) -> Iterator[Any]:
-    for frame in frames:
-        pairs = zip(frame["key"], frame["offset"], strict=True)
-        frame["hash"] = [slot_of_key(key, offset, _HASHES) for key, offset in pairs]
-        yield frame.drop(columns="key")
+def _with_hash(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put the hash in the place of the key, which is the last column. Executors have no pandas."""
+    import pyarrow as pa
+
+    for batch in batches:
+        pairs = zip(batch["key"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+        hashes = [slot_of_key(key, offset, _HASHES) for key, offset in pairs]
+        arrays = [*batch.columns[:-1], pa.array(hashes, pa.int64())]
+        yield pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names[:-1], "hash"])

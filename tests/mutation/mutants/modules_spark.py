@@ -798,6 +798,12 @@ SPARK: tuple[Noticed, ...] = (
         ("", "_HASHES: Final = 1 << 62", "_HASHES: Final = 1 << 32"),
     ),
     noticed(
+        "slots of records are computed where there is no pandas",
+        f"{LAKE}.deliveries",
+        f"{UNIT}/lake/test_deliveries.py::test_the_slot_of_a_record_is_computed_without_pandas",
+        ("_with_hash", "import pyarrow as pa", "import pandas, pyarrow as pa"),
+    ),
+    noticed(
         "the name of a log is no pattern",
         f"{LAKE}.bronze",
         f"{UNIT}/lake/test_bronze.py::test_a_run_reads_its_own_log_and_stops_what_it_started",
