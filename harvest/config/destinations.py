@@ -80,12 +80,12 @@ class CloudEventsConfig(StrictModel):
     def cloudevents(self, unique: str, outbox: str) -> CloudEvents:
         """What makes them; `unique`: the template of the id. Raises `ConfigurationError`."""
         return CloudEvents(
-            Template.parse(unique, outbox),
-            Template.parse(self.source, outbox),
-            Template.parse(self.type, outbox),
+            Template.parse(unique, outbox, "idempotency_key"),
+            Template.parse(self.source, outbox, "cloudevents.source"),
+            Template.parse(self.type, outbox, "cloudevents.type"),
             self.mode,
             self.content_type,
-            None if self.time is None else Template.parse(self.time, outbox),
+            None if self.time is None else Template.parse(self.time, outbox, "cloudevents.time"),
         )
 
 

@@ -57,7 +57,7 @@ class Router:
         else:
             routes, self._several = route, True
         self._routes = [self._from(one) if isinstance(one, str) else one for one in routes]
-        self._unique = Template.parse(unique, outbox)
+        self._unique = Template.parse(unique, outbox, "idempotency_key")
 
     def messages(self, row: Row) -> Sequence[Message]:
         """Where a row goes, and when; messages with a `problem` if it can go nowhere.
@@ -104,7 +104,7 @@ class Router:
         return self._unique.render(row)
 
     def _from(self, route: str) -> Callable[[Row], str]:
-        template = Template.parse(route, self._outbox)
+        template = Template.parse(route, self._outbox, "route")
         if template.constant:
             name = template.render(Row(0, "", b"", b""))
             if name not in self._names:

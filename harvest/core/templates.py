@@ -31,30 +31,37 @@ def header(row: Row, name: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text with placeholders, read once. Raises `ConfigurationError` when it is made."""
+    """A text with placeholders, read once.
+
+    `name`: what errors call it. None of them shows the text: it may hold a secret.
+    """
 
     text: str
     outbox: str
     parts: tuple[tuple[str, str | None], ...]
     """Literal text, and the field that follows it."""
+    name: str
 
     @classmethod
-    def parse(cls, text: str, outbox: str = "") -> Template:
+    def parse(cls, text: str, outbox: str = "", name: str = "the template") -> Template:
         """Read `text`. Raises `ConfigurationError`."""
         try:
             parsed = list(string.Formatter().parse(text))
         except ValueError as error:
-            raise ConfigurationError(f"the template {text!r} cannot be read: {error}") from None
-        for _, name, form, conversion in parsed:
-            if name is None:
+            raise ConfigurationError(
+                f"{name} cannot be read: {error}; write a brace that is meant twice"
+            ) from None
+        for _, found, form, conversion in parsed:
+            if found is None:
                 continue
-            known = name in _FIELDS or (name.startswith(_HEADER) and len(name) > len(_HEADER))
+            known = found in _FIELDS or (found.startswith(_HEADER) and len(found) > len(_HEADER))
             if not known or form or conversion:
                 raise ConfigurationError(
-                    f"the template {text!r} has the placeholder {{{name}}}: known are "
-                    "{topic}, {key}, {id}, {outbox} and {header.NAME}"
+                    f"{name} has a placeholder that is not known: known are {{topic}}, {{key}}, "
+                    "{id}, {outbox} and {header.NAME}; write a brace that is meant twice"
                 )
-        return cls(text, outbox, tuple([(literal, name) for literal, name, _, _ in parsed]))
+        parts = tuple([(literal, found) for literal, found, _, _ in parsed])
+        return cls(text, outbox, parts, name)
 
     @property
     def constant(self) -> bool:
@@ -82,8 +89,8 @@ class Template:
             return self.outbox
         value = row.key if name == "key" else header(row, name.removeprefix(_HEADER))
         if value is None:
-            raise InvalidRecord(f"the row has no {name}, which {self.text!r} asks for")
+            raise InvalidRecord(f"the row has no {name}, which {self.name} asks for")
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise InvalidRecord(f"{name} is no text, and {self.text!r} asks for it") from None
+            raise InvalidRecord(f"{name} is no text, and {self.name} asks for it") from None

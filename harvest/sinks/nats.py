@@ -69,7 +69,7 @@ class NatsSink:
 
     def __init__(self, endpoint: NatsEndpoint, outbox: str = "") -> None:
         self._endpoint = endpoint
-        self._subject = Template.parse(endpoint.subject, outbox)
+        self._subject = Template.parse(endpoint.subject, outbox, "subject")
         if self._subject.constant:
             self._checked(self._subject.render(Row(0, "", b"", b"")), ConfigurationError)
         self._ssl: ssl.SSLContext | None = None

@@ -121,7 +121,7 @@ class HttpSink:
 
     def __init__(self, endpoint: HttpEndpoint, outbox: str = "") -> None:
         self._endpoint = endpoint
-        self._uri = Template.parse(endpoint.uri, outbox)
+        self._uri = Template.parse(endpoint.uri, outbox, "uri")
         self._origin = _origin(self._uri)
         self._target_at = _target_at(endpoint.uri)
         self._method = endpoint.method.upper().encode()
@@ -133,9 +133,11 @@ class HttpSink:
         self._ours = ours.union((self._idempotency.lower(),))
         """Headers that neither the configuration nor a row can give."""
         self._headers = [
-            (_header_name(name, self._ours), Template.parse(text, outbox))
+            (_header_name(name, self._ours), _header_template(name, text, outbox))
             for name, text in endpoint.headers
         ]
+        if endpoint.cloudevents is not None:
+            _check_value("cloudevents.content_type", endpoint.cloudevents.content_type)
         if endpoint.batch and not all(
             t.constant for t in (self._uri, *[t for _, t in self._headers])
         ):
@@ -380,6 +382,20 @@ def _header_name(name: str, ours: frozenset[bytes]) -> bytes:
             f"headers: {name!r} is no header that can be given: harvest sets it itself"
         )
     return encoded
+
+
+def _header_template(name: str, text: str, outbox: str) -> Template:
+    template = Template.parse(text, outbox, f"the header {name!r}")
+    _check_value(template.name, "".join([literal for literal, _ in template.parts]))
+    return template
+
+
+def _check_value(name: str, text: str) -> None:
+    """Every request would be refused for it. What it says may be a secret."""
+    if _BAD_VALUE.search(text.encode()):
+        raise ConfigurationError(
+            f"{name} has control characters in its value, such as the end of a line: take them out"
+        )
 
 
 def _header_value(name: bytes, value: bytes) -> bytes:

@@ -66,7 +66,7 @@ class KafkaDestination:
 
     def __init__(self, endpoint: KafkaEndpoint, outbox: str = "") -> None:
         self._endpoint = endpoint
-        self._topic = Template.parse(endpoint.topic, outbox)
+        self._topic = Template.parse(endpoint.topic, outbox, "topic")
         given = {"linger.ms": 0, **endpoint.settings}
         given.pop("message.timeout.ms", None)
         given["delivery.timeout.ms"] = endpoint.timeout_ms

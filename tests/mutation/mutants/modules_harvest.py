@@ -1295,6 +1295,24 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("HttpSink.__init__", "_header_name(name, self._ours), ", "_header_name(name), "),
     ),
     noticed(
+        "a header that no request can have is refused at the start",
+        f"{HTTP}.endpoint",
+        "unit/harvest/config/test_destinations.py::test_a_text_that_no_request_can_have_is_refused_at_the_start_and_not_shown",
+        ("_header_template", "    _check_value(template.name, ", "    (template.name, "),
+    ),
+    noticed(
+        "a content type that no request can have is refused at the start",
+        f"{HTTP}.endpoint",
+        "unit/harvest/config/test_destinations.py::test_a_text_that_no_request_can_have_is_refused_at_the_start_and_not_shown",
+        ("HttpSink.__init__", "if endpoint.cloudevents is not None:", "if False:"),
+    ),
+    noticed(
+        "what a template says is not shown",
+        "harvest.core.templates",
+        "unit/harvest/core/test_relay.py::test_what_a_template_says_is_not_shown",
+        ("Template._field", "which {self.name} asks", "which {self.text} asks"),
+    ),
+    noticed(
         "certificates are verified",
         f"{HTTP}.endpoint",
         "integration/harvest/sinks/test_http.py::test_tls",
@@ -1672,7 +1690,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "a template's header has a name",
         "harvest.core.templates",
         "unit/harvest/core/test_relay.py::test_templates",
-        ("Template.parse", " and len(name) > len(_HEADER)", ""),
+        ("Template.parse", " and len(found) > len(_HEADER)", ""),
     ),
     noticed(
         "a template has no formats",

@@ -509,7 +509,7 @@ destinations:
         ("  a: {http: {uri: 'ftp://x/'}}", "write http:// or https://"),
         ("  a: {http: {uri: 'http://{key}/'}}", "a host without placeholders"),
         ("  a: {http: {uri: 'http://u:pw-secret@x/'}}", "credentials"),
-        ("  a: {http: {uri: 'http://x/{nothing}'}}", "placeholder {nothing}"),
+        ("  a: {http: {uri: 'http://x/{nothing}'}}", "uri has a placeholder that is not known"),
         ("  a: {http: {uri: 'http://x/', method: 'A B'}}", "method is 'A B'"),
         ("  a: {http: {uri: 'http://x/', headers: {Host: y}}}", "'Host' is no header"),
         ("  a: {http: {uri: 'http://x/', headers: {harvest-epoch: '1'}}}", "'harvest-epoch' is no"),

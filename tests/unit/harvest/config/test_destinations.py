@@ -179,3 +179,30 @@ def test_an_extra_that_is_missing_is_named(
 def test_no_secret_is_shown(given: dict[str, Any]) -> None:
     assert "hush" not in repr(made(**given))
     assert "hush" not in refused(**given, attempts="many")
+
+
+@pytest.mark.parametrize(
+    ("http", "named"),
+    [
+        ({"headers": {"Authorization": "Bearer hush\n"}}, "the header 'Authorization' has control"),
+        ({"headers": {"X": "hush\n{key}"}}, "the header 'X' has control characters"),
+        ({"headers": {"X": "hu\0sh"}}, "the header 'X' has control characters"),
+        ({"headers": {"X": "s{hush"}}, "the header 'X' cannot be read"),
+        ({"headers": {"X": "s{hush}"}}, "the header 'X' has a placeholder"),
+        ({"cloudevents": {"source": "s", "content_type": "a/b\n"}}, "cloudevents.content_type"),
+        ({"cloudevents": {"source": "s{hush"}}, "cloudevents.source cannot be read"),
+    ],
+)
+def test_a_text_that_no_request_can_have_is_refused_at_the_start_and_not_shown(
+    http: dict[str, Any], named: str
+) -> None:
+    """A secret that was made of a file ends with the end of its line: each row would be refused."""
+    with pytest.raises(ConfigurationError) as caught:
+        made(http={"uri": "http://h/", **http}).sink("g.outbox", {}, "{id}")
+    assert named in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_header_may_have_spaces_tabs_and_umlauts() -> None:
+    text = " Bearer\tgrün {{x}} {key} "
+    made(http={"uri": "http://h/", "headers": {"X": text}}).sink("g.outbox", {}, "{id}")

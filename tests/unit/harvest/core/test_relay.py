@@ -385,6 +385,15 @@ def test_templates() -> None:
             Template.parse(wrong)
 
 
+def test_what_a_template_says_is_not_shown() -> None:
+    """It may hold a secret: of a row that lacks what it asks for, the error is kept and logged."""
+    template = Template.parse("Bearer hush {key}", name="the header 'X'")
+    for missing in (row(key=b"\xff"), row(key=None)):
+        with pytest.raises(InvalidRecord, match="the header 'X'") as caught:
+            template.render(missing)
+        assert "hush" not in str(caught.value)
+
+
 # --- The scheduler, in a simulated world ---
 
 KEYS = ("x", "y", "z")
