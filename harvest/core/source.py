@@ -106,6 +106,12 @@ def differences(before: Source, now: Source, *, promoted_at: int | None = None) 
     if now.timeline < before.timeline:
         return f"it has gone back in time, from timeline {before.timeline} to {now.timeline}"
     if now.timeline > before.timeline:
+        if now.timeline > before.timeline + 1:  # `promoted_at` tells of the last promotion only
+            return (
+                f"replicas were promoted more than once (timeline {now.timeline} after "
+                f"{before.timeline}), and what the first of them had of the log is not known: "
+                "commits may be lost, and their ids given again"
+            )
         if promoted_at is None or promoted_at < before.log:
             upto = "an unknown position" if promoted_at is None else _lsn(promoted_at)
             return (

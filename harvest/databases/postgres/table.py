@@ -54,6 +54,13 @@ _OF_ROWS: Final = (
     psycopg.errors.DataCorrupted,
 )
 """What fails for what is in a row, and again whenever it is read."""
+_OF_PREPARED: Final = (
+    psycopg.errors.FeatureNotSupported,  # "cached plan must not change result type"
+    psycopg.errors.InvalidSqlStatementName,
+    psycopg.errors.DuplicatePreparedStatement,
+)
+"""What a connection says again and again, since psycopg keeps what it has prepared: after ALTER
+TABLE, or where it was let go of (DISCARD ALL)."""
 _BESIDE: Final = {
     "registration": ("SELECT", "INSERT", "UPDATE"),
     "dead_letters": ("SELECT", "INSERT", "DELETE"),
@@ -386,7 +393,7 @@ class PostgresTable:
             text = f"the database cannot hand over a row: {_said(error)}"
             raise UnreadableRows(text) from error
         except psycopg.Error as error:
-            if connection.broken:
+            if connection.broken or isinstance(error, _OF_PREPARED):
                 self.close()
             raise StoreUnavailable(f"the database broke off a statement: {_said(error)}") from error
         return cursor

@@ -410,6 +410,24 @@ DATABASES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "of a mark that is late the last rows are missing",
+        f"{PG}.mark",
+        "integration/harvest/databases/test_postgres_mark.py::test_of_a_mark_that_waited_beyond_its_time_the_last_rows_are_missing",
+        ("", '"enable_bitmapscan": "off"', '"enable_bitmapscan": "on"'),
+    ),
+    noticed(
+        "what is prepared for another type is let go",
+        f"{PG}.table",
+        "integration/harvest/databases/test_postgres_sessions.py::test_a_type_that_changes_under_a_prepared_statement_is_an_outage_that_ends[PostgresRangeStore]",
+        ("PostgresTable._execute", " or isinstance(error, _OF_PREPARED)", ""),
+    ),
+    noticed(
+        "of two promotions the last one is not believed",
+        f"{CORE}.source",
+        "unit/harvest/core/test_source.py::test_what_was_promoted_twice_has_not_all_because_the_last_promotion_was_late",
+        ("differences", "if now.timeline > before.timeline + 1:", "if False:"),
+    ),
+    noticed(
         "a row that MariaDB waited for is not marked too late",
         f"{MY}.mark",
         "integration/harvest/databases/test_mariadb.py::test_a_mark_that_waited_beyond_its_time_takes_nothing_from_a_successor",

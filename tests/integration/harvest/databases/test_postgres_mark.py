@@ -306,6 +306,33 @@ def test_a_mark_that_waited_beyond_its_time_takes_nothing_from_a_successor(
     assert db.execute("SELECT DISTINCT leader_id FROM outbox").fetchall() == [(tag,)]
 
 
+def test_of_a_mark_that_waited_beyond_its_time_the_last_rows_are_missing(
+    url: str, db: psycopg.Connection
+) -> None:
+    """Wherever rows lie in the table: one that is left out was not sent before a later one."""
+    value = OutboxRecord("orders", "k", "v" * 1_000)
+    with db.transaction():
+        Stasher().stash_many(db, [value] * 200)
+    db.execute("DELETE FROM outbox WHERE id <= 20")
+    db.execute("VACUUM outbox")
+    with db.transaction():
+        Stasher().stash(db, value)  # where the first ones were
+    found: list[list[Row]] = []
+    with closing(PostgresMarkStore(url, "outbox")) as store, psycopg.connect(url) as other:
+        store.connect()
+        thread = threading.Thread(target=lambda: found.append(store.mark(TERM, 0, 999, 2_000.0)))
+        other.execute("UPDATE outbox SET kafka_value = 'changed' WHERE id = 100")
+        thread.start()
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while db.execute(waiting).fetchone() == (0,):
+            assert thread.is_alive()
+        db.execute("SELECT pg_sleep(2)")  # by the clock that the mark is judged by
+        other.commit()
+        thread.join(60)
+    assert [row.id for row in found[0]] == list(range(21, 100))
+    assert db.execute("SELECT count(leader_id) FROM outbox").fetchone() == (79,)
+
+
 # --- The Stasher on this database ---
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import Any
 
 import psycopg
@@ -118,6 +118,28 @@ def test_columns_that_were_changed_meanwhile_are_read_as_they_are(
     )
     (row,) = store.mark(TERM, 0, 10, LONG_MS)
     assert row.value == b'{"a": 1}'
+
+
+@pytest.mark.parametrize("make", [PostgresMarkStore, PostgresRangeStore])
+def test_a_type_that_changes_under_a_prepared_statement_is_an_outage_that_ends(
+    postgres_database: str, make: type[PostgresMarkStore | PostgresRangeStore]
+) -> None:
+    with closing(make(postgres_database, "outbox")) as store:
+        store.init()
+        asked = iter(range(100))
+
+        def rows() -> Sequence[tuple[Any, ...]]:
+            if isinstance(store, PostgresMarkStore):
+                return store.mark(TERM, next(asked), 10, LONG_MS)
+            return store.read(0, 10).rows
+
+        for _ in range(7):  # psycopg prepares what comes often
+            assert not rows()
+        change(postgres_database, "ALTER TABLE outbox ALTER kafka_value TYPE VARCHAR(50000)")
+        insert(postgres_database, "v")
+        with suppress(StoreUnavailable):
+            assert not rows()
+        assert [row[3] for row in rows()] == [b"v"]
 
 
 def test_rows_that_come_in_another_order_are_sorted(

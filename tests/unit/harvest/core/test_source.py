@@ -74,6 +74,14 @@ def test_a_promoted_replica_goes_on_if_it_had_all_that_was_harvested() -> None:
         assert said in found
 
 
+def test_what_was_promoted_twice_has_not_all_because_the_last_promotion_was_late() -> None:
+    """The first may have lost commits, whatever was written and promoted after it."""
+    now = replace(BEFORE, timeline=BEFORE.timeline + 2, log=BEFORE.log + 9)
+    found = differences(BEFORE, now, promoted_at=BEFORE.log + 5)
+    assert found is not None
+    assert "promoted more than once" in found
+
+
 def test_another_configuration_is_named() -> None:
     ours = Registration("c", "t", "g", "mark")
     assert registration_problem(ours, ours) is None
