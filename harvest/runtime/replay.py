@@ -30,7 +30,7 @@ from harvest.runtime.partition_upkeep import make_archive
 from harvest.runtime.parts import make_range_store
 from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import producer_settings
-from marshal_py.client.kafka_clients import PRODUCER_FAILED
+from marshal_py.client.kafka_clients import NO_CREATION, PRODUCER_FAILED
 
 __all__ = ["HEADER", "Replay", "Replayed", "replay"]
 
@@ -195,7 +195,8 @@ class _Failed(Exception):
 
 def _producer(config: ReaperConfig, topic: str) -> Producer:
     name = f"harvest.{config.sink_name}.replay"
-    producer = make_client(Producer, producer_settings(config.producer_config, name))
+    settings = {**NO_CREATION, **producer_settings(config.producer_config, name)}
+    producer = make_client(Producer, settings)
     try:
         found = producer.list_topics(topic, _TIMEOUT_S).topics.get(topic)
         error = None if found is None else found.error

@@ -12,7 +12,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from marshal_py.client.kafka_clients import RECONNECT, connect, is_mock
+from marshal_py.client.kafka_clients import NO_CREATION, RECONNECT, connect, is_mock
 from marshal_py.client.settings import KafkaConfig
 
 __all__ = ["AdminOnDemand"]
@@ -33,7 +33,11 @@ class AdminOnDemand:
         """Whether the brokers know the ids of topics; `get` finds out."""
         self.is_kept = False
         """Whether it is needed often enough to be kept: a connection costs less than threads."""
-        self._config: KafkaConfig = {**RECONNECT, "topic.metadata.refresh.interval.ms": -1}
+        self._config: KafkaConfig = {
+            **RECONNECT,
+            **NO_CREATION,
+            "topic.metadata.refresh.interval.ms": -1,
+        }
         self._config |= {k: v for k, v in kafka.items() if not k.startswith("statistics.")}
         self._opened: Any = None
         self._opening, self._connecting = threading.Lock(), threading.Lock()

@@ -26,6 +26,7 @@ from marshal_py.errors import (
 __all__ = [
     "CLOSE_S",
     "FINAL",
+    "NO_CREATION",
     "OUTAGE_WARNING_S",
     "PRODUCER_FAILED",
     "RECONNECT",
@@ -50,6 +51,10 @@ OUTAGE_WARNING_S: Final = 30.0
 """An outage is worth one line in this time, not one for each attempt to connect."""
 
 RECONNECT: Final[KafkaConfig] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
+
+NO_CREATION: Final[KafkaConfig] = {"allow.auto.create.topics": False}
+"""For AdminClients and producers: by what they ask of a topic, brokers would make it, with their
+defaults. (A consumer's questions make none.)"""
 
 FINAL: Final = {
     KafkaError._AUTHENTICATION,

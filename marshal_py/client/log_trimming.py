@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import connect
+from marshal_py.client.kafka_clients import NO_CREATION, connect
 from marshal_py.client.settings import KafkaConfig
 
 __all__ = ["LogTrimmer"]
@@ -52,7 +52,7 @@ class LogTrimmer:
 
     def _delete(self, p: int, below: int) -> None:
         if self._admin is None:
-            self._admin = connect(AdminClient, self._config)
+            self._admin = connect(AdminClient, {**NO_CREATION, **self._config})
         part = TopicPartition(self._topic, p, below)
         try:
             answers = self._admin.delete_records([part], request_timeout=TIMEOUT_S)

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import (
+    NO_CREATION,
     OUTAGE_WARNING_S,
     PRODUCER_FAILED,
     RECONNECT,
@@ -59,6 +60,7 @@ class LogWriter:
             **config,
             "acks": "all",
             "enable.idempotence": True,
+            **NO_CREATION,  # with the brokers' defaults, a topic is no log: records expire
         }
         self._errors = ConnectionErrors()
         self._producer = self._connect()

@@ -13,7 +13,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import ConnectionErrors, connect, patience, rdkafka_logger
+from marshal_py.client.kafka_clients import (
+    NO_CREATION,
+    ConnectionErrors,
+    connect,
+    patience,
+    rdkafka_logger,
+)
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.errors import BrokerUnavailable, ConfigurationError
 
@@ -39,10 +45,10 @@ def admin_client(
 ) -> AdminClient:
     """Return an AdminClient for librdkafka settings, or just brokers; librdkafka writes to `log`.
 
-    Raises `ConfigurationError`.
+    To ask for a topic does not make it, unless the settings say so. Raises `ConfigurationError`.
     """
     try:
-        return AdminClient(kafka_config(config), logger=log)
+        return AdminClient({**NO_CREATION, **kafka_config(config)}, logger=log)
     except (KafkaException, TypeError, ValueError) as error:
         raise ConfigurationError(f"librdkafka refuses the configuration: {error}") from None
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from harvest.errors import ConfigurationError
-from marshal_py.client.kafka_clients import ConnectionErrors, connect, patience
+from marshal_py.client.kafka_clients import NO_CREATION, ConnectionErrors, connect, patience
 
 __all__ = ["connected_admin", "make_client", "said"]
 
@@ -24,8 +24,11 @@ _RDKAFKA_LOG.setLevel(logging.CRITICAL + 1)  # what matters of it, we say once; 
 def make_client(kind: Callable[..., Client], settings: Mapping[str, Any]) -> Client:
     """A client that logs where we say; without a logger, librdkafka writes to standard error.
 
+    To ask an AdminClient for a topic does not make it, unless the settings say so.
     Raises `ConfigurationError`.
     """
+    if kind is AdminClient:
+        settings = {**NO_CREATION, **settings}
     try:
         return kind(settings, logger=_RDKAFKA_LOG)
     except (KafkaException, TypeError, ValueError) as error:

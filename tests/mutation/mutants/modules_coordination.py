@@ -737,6 +737,34 @@ COORDINATION: tuple[Noticed, ...] = (
     ),
     # Clients
     noticed(
+        "to look for a topic makes none",
+        f"{CLIENT}.topics",
+        "unit/test_no_creation.py::test_a_topic_that_is_missing_is_told_and_not_made",
+        ("admin_client", "{**NO_CREATION, **kafka_config(config)}", "kafka_config(config)"),
+    ),
+    noticed(
+        "who wants brokers to make topics is heard",
+        f"{CLIENT}.topics",
+        "unit/test_no_creation.py::test_who_wants_brokers_to_make_topics_says_so",
+        (
+            "admin_client",
+            "{**NO_CREATION, **kafka_config(config)}",
+            "{**kafka_config(config), **NO_CREATION}",
+        ),
+    ),
+    noticed(
+        "a log that is gone is not made by a record",
+        f"{CLIENT}.log_writer",
+        "unit/test_no_creation.py::test_a_log_that_is_gone_is_not_made_by_what_is_appended",
+        ("LogWriter.__init__", "            **NO_CREATION,", ""),
+    ),
+    noticed(
+        "a topic that was known is not made anew by who asks for ids",
+        f"{CLIENT}.admin_on_demand",
+        "unit/test_no_creation.py::test_a_topic_that_was_known_is_not_made_anew",
+        ("AdminOnDemand.__init__", "            **NO_CREATION,\n", ""),
+    ),
+    noticed(
         "who rests keeps the client that is needed often",
         f"{CLIENT}.admin_on_demand",
         f"{OF_CLIENT}/test_admin_on_demand.py::test_who_rests_lets_go_of_it_unless_it_is_kept",

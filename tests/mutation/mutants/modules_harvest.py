@@ -556,6 +556,18 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("ServerProbes.kafka", "        if failure is not None:\n            raise failure\n", ""),
     ),
     noticed(
+        "a harvester's look at a topic makes none",
+        "harvest.sinks.kafka.clients",
+        "unit/test_no_creation.py::test_the_probe_of_a_harvester_makes_no_topic",
+        ("make_client", "if kind is AdminClient:", "if not kind:"),
+    ),
+    noticed(
+        "rows are not published again into a topic that a typo made",
+        f"{RUN}.replay",
+        "unit/test_no_creation.py::test_rows_are_not_published_again_into_a_topic_that_nobody_made",
+        ("_producer", "**NO_CREATION, ", ""),
+    ),
+    noticed(
         "shards have holders each",
         f"{RUN}.probes",
         "unit/harvest/runtime/test_probes.py::test_holders_are_those_of_each_shard",
