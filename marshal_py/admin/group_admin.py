@@ -117,7 +117,7 @@ class GroupAdmin:
     - `client_id`: who did it, as `marshal tail` shows it.
     - `cold_start_skew_ms`: how far brokers' clocks may be apart, see specs/PROTOCOL.md §5.3; None
       judges silence by watching alone.
-    - `say`: is told in words what is waited for.
+    - `say`: is told in words what is waited for, and what could not be done besides.
 
     `start` (or `with`) raises `TopicMissing`, `BrokerUnavailable` and `LogHole`. One thread only.
     """
@@ -132,11 +132,12 @@ class GroupAdmin:
         client_id: str = "marshal-operator",
         cold_start_skew_ms: int | None = 1_000,
         connect_timeout_s: float = 30.0,
-        say: Callable[[str], None] = logger.info,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.group_id = group_id
         self.topic = topic
-        self._say = say
+        self._say = say or logger.info
+        self._warn = say or logger.warning
         self._log = Operator(
             kafka_config(config),
             group_id,
@@ -439,7 +440,7 @@ class GroupAdmin:
 
         For at-most-once consumers, messages above the new position may be delivered again: this is
         what going back means. Where a Kafka consumer group of the same name has committed offsets
-        (`mirror_offsets`), they are set too.
+        (`mirror_offsets`, `Transactions`), they are set too; if they cannot be, `say` is told.
 
         Raises `ClaimTimeout`, naming what was in the way, `InvalidArgument` as `plan` does before
         anything is paused, `BrokerUnavailable`.
@@ -552,10 +553,9 @@ class GroupAdmin:
             write_committed_offsets(admin, self.group_id, after, KAFKA_S)
         except (BrokerUnavailable, KafkaException) as error:
             text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            logger.warning(
-                "the positions are set; Kafka's own committed offsets of group %r are not: %s",
-                self.group_id,
-                text,
+            self._warn(
+                f"the positions are set; what Kafka itself has committed for group "
+                f"{self.group_id!r}, if anything (mirror_offsets, Transactions), is not: {text}"
             )
 
     # Slots

@@ -296,6 +296,7 @@ class Operations:
             topic=connection.topic,
             client_id=CLIENT_ID,
             connect_timeout_s=connection.timeout_s,
+            say=logger.warning,
         )
 
     def _issue(self, shown: Ticket) -> str:

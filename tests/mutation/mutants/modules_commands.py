@@ -3121,6 +3121,12 @@ COMMANDS: tuple[Noticed, ...] = (
         ("GroupAdmin.set_positions", "check(changes)", "pass"),
     ),
     noticed(
+        "what Kafka has committed and could not be set is told to who asks",
+        "marshal_py.admin.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_what_kafka_has_committed_and_could_not_be_set_is_told",
+        ("GroupAdmin._align_kafka", "self._warn(", "logger.warning("),
+    ),
+    noticed(
         "each topic that is named must have been committed",
         "marshal_py.admin.group_admin",
         "unit/marshal_py/admin/test_group_admin.py::test_each_topic_that_is_named_must_have_been_committed",

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.admin import group_admin as module
 from marshal_py.admin.group_admin import GroupAdmin
 from marshal_py.admin.operator import Make
-from marshal_py.admin.positions import Change, Key, Target
+from marshal_py.admin.positions import Change, Extent, Key, Target
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -110,6 +111,29 @@ def test_who_asks_for_it_is_told_what_setting_a_position_comes_to_when_all_is_le
     assert (admin.set_to, log.pause) == ({}, None)
     admin.set_positions({("t", 0): 90})
     assert admin.set_to == {("t", 0): 90}
+
+
+def test_what_kafka_has_committed_and_could_not_be_set_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`Transactions` go on there, and so does whoever reads with a plain consumer."""
+    said: list[str] = []
+    admin = GroupAdmin({"bootstrap.servers": "nowhere:1"}, "g", say=said.append)
+    written: list[dict[Key, int]] = []
+
+    def write(_admin: object, _group: str, offsets: dict[Key, int], _timeout_s: float) -> None:
+        written.append(offsets)
+        if len(written) > 1:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID, "it has members"))
+
+    monkeypatch.setattr(module, "committed_offsets", lambda *_: {("t", 0): 80})
+    monkeypatch.setattr(module, "write_committed_offsets", write)
+    changes = [Change("t", n, 80, 90, None, Extent(0, 100)) for n in (0, 1)]
+    admin._align_kafka(changes)
+    assert (written, said) == ([{("t", 0): 90}], [])
+    admin._align_kafka(changes)
+    assert "the positions are set" in said[0]
+    assert "is not: it has members" in said[0]
 
 
 class Refusing(Log):
