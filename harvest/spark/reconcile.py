@@ -170,8 +170,8 @@ def reconcile(
       this has returned is lost with the process, and no later run tells of it again.
 
     Records that are written while it runs are left alone. Raises `ConfigurationError`, also where
-    no topic is known (nothing compared is nothing proved), what Kafka and PostgreSQL raise, and
-    `ClusterLost` (see `cluster_watched`).
+    no topic is known (nothing compared is nothing proved), or one ends before what `state` says was
+    compared; what Kafka and PostgreSQL raise; and `ClusterLost` (see `cluster_watched`).
     """
     config = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     named = None if topics is None else sorted(topics)
@@ -445,12 +445,19 @@ def _extent(
             except TopicMissing:
                 continue  # every row of it is missing
             before = compared.get(topic, {})
+            for p, offset in sorted(before.items()):
+                if p not in extent or extent[p][1] < offset:
+                    raise ConfigurationError(
+                        f"{topic}/{p} was compared up to offset {offset}, and ends before it: the "
+                        "topic was made anew, or lost its end. Begin with an empty folder, and a "
+                        "full run"
+                    )
             if first_ms is not None:
                 before = offsets.at(topic, list(extent), first_ms)
             starts[topic] = {
                 p: max(begin, before.get(p, begin)) for p, (begin, _) in extent.items()
             }
-            # A topic that was made anew ends before what was compared: leave it to a full run.
+            # A time may be later than the end was.
             ends[topic] = {p: max(end, starts[topic][p]) for p, (_, end) in extent.items()}
     return starts, ends
 

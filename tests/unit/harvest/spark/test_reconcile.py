@@ -58,13 +58,23 @@ def extent(
 def test_records_are_read_from_what_was_compared_to_what_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    topics = {"t": {0: (2, 10), 1: (0, 10), 2: (0, 3)}}
-    # 0 has lost its beginning, 2 was made anew, u is not there.
-    starts, ends = extent(monkeypatch, topics, {"t": {0: 1, 1: 7, 2: 5}, "u": {0: 4}})
-    assert starts == {"t": {0: 2, 1: 7, 2: 5}}
-    assert ends == {"t": {0: 10, 1: 10, 2: 5}}
-    starts, _ = extent(monkeypatch, topics, {}, first_ms=4)
-    assert starts == {"t": {0: 4, 1: 4, 2: 4}}
+    topics = {"t": {0: (2, 10), 1: (0, 10), 2: (0, 3), 3: (0, 5)}}
+    # 0 has lost its beginning, of 2 nothing is new, 3 has been added, u is not there.
+    starts, ends = extent(monkeypatch, topics, {"t": {0: 1, 1: 7, 2: 3}, "u": {0: 4}})
+    assert starts == {"t": {0: 2, 1: 7, 2: 3, 3: 0}}
+    assert ends == {"t": {0: 10, 1: 10, 2: 3, 3: 5}}
+    starts, ends = extent(monkeypatch, topics, {}, first_ms=4)
+    assert starts == {"t": dict.fromkeys(range(4), 4)}
+    assert ends == {"t": {0: 10, 1: 10, 2: 4, 3: 5}}  # 2 has got a record since its end was asked
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_topic_that_ends_before_what_was_compared_needs_a_full_run(
+    monkeypatch: pytest.MonkeyPatch, partition: int
+) -> None:
+    """It was made anew: nothing of it would be read, and all of its rows would be missing."""
+    with pytest.raises(ConfigurationError, match=f"t/{partition} was compared up to offset 1000,"):
+        extent(monkeypatch, {"t": {0: (0, 50)}}, {"t": {partition: 1_000}})
 
 
 def test_an_outbox_without_a_row_and_without_a_topic_proves_nothing(
