@@ -10,6 +10,7 @@ import msgspec
 
 from marshal_py.admin.world_summary import paused_until_ms
 from marshal_py.dashboard.cell_grid import GridRow
+from marshal_py.printable import printable
 from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.text.rationalizer import TextCell, TextWorld
@@ -110,10 +111,11 @@ def metadata_text(metadata: bytes) -> str:
     for decode in (json.loads, msgspec.msgpack.decode):
         try:
             found = decode(metadata)
+            if isinstance(found, dict):
+                text = " · ".join(f"{key} {value}" for key, value in found.items())
+                return printable(text)[:2_000]  # half a character is none in UTF-8
         except (ValueError, RecursionError, msgspec.MsgspecError):
             continue
-        if isinstance(found, dict):
-            return " · ".join(f"{key} {value}" for key, value in found.items())[:2_000]
     try:
         text = metadata.decode()
     except UnicodeDecodeError:

@@ -2109,6 +2109,32 @@ COMMANDS: tuple[Noticed, ...] = (
         ("metadata_text", "RecursionError, ", ""),
     ),
     noticed(
+        "half a character in what a client says is an escape",
+        "marshal_py.dashboard.groups",
+        "unit/marshal_py/dashboard/test_live_state.py::test_metadata_is_made_readable_whatever_it_is",
+        ("metadata_text", "printable(text)", "text"),
+    ),
+    noticed(
+        "metadata that is too deep to be written down ends no page",
+        "marshal_py.dashboard.groups",
+        "unit/marshal_py/dashboard/test_live_state.py::test_metadata_that_can_be_read_and_is_too_deep_to_be_written_down_is_hex",
+        (
+            "metadata_text",
+            """            if isinstance(found, dict):
+                text = " · ".join(f"{key} {value}" for key, value in found.items())
+                return printable(text)[:2_000]  # half a character is none in UTF-8
+        except (ValueError, RecursionError, msgspec.MsgspecError):
+            continue
+""",
+            """        except (ValueError, RecursionError, msgspec.MsgspecError):
+            continue
+        if isinstance(found, dict):
+            text = " · ".join(f"{key} {value}" for key, value in found.items())
+            return printable(text)[:2_000]
+""",
+        ),
+    ),
+    noticed(
         "of long metadata only the beginning is told",
         "marshal_py.dashboard.groups",
         "unit/marshal_py/dashboard/test_what_pages_are_told.py::test_of_long_metadata_only_the_beginning_is_told",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from marshal_py.dashboard.alerts import Alerts
@@ -540,6 +541,8 @@ def test_the_claim_log_is_bounded() -> None:
         (b"plain", "plain"),
         (b'{"backlog": 12, "shard": "0-3"}', "backlog 12 · shard 0-3"),
         (b"\x81\xa1a\x01", "a 1"),
+        (b'{"a": "\\ud800", "\\udfff": 1}', "a \\ud800 · \\udfff 1"),
+        (b'{"a": "\\u001b[31m"}', "a \\x1b[31m"),
         (b"\xff\xfe\x00", "fffe00"),
         (b"\x1b[31m", "1b5b33316d"),
         (b"[" * 5_000, "[" * 5_000),
@@ -547,6 +550,14 @@ def test_the_claim_log_is_bounded() -> None:
 )
 def test_metadata_is_made_readable_whatever_it_is(metadata: bytes, text: str) -> None:
     assert metadata_text(metadata) == text
+    assert msgspec.json.encode(metadata_text(metadata)), "what one client says keeps no page down"
+
+
+def test_metadata_that_can_be_read_and_is_too_deep_to_be_written_down_is_hex() -> None:
+    """How deep that is depends on the stack: one of these can just be read."""
+    for depth in range(800, 1_050):
+        metadata = b"\x81\xa1a" + b"\x91" * depth + b"\x01"
+        assert metadata_text(metadata)[:2] in ("a ", "81")
 
 
 def test_a_range_that_gets_nowhere_is_told_with_who_holds_it_and_the_message() -> None:
