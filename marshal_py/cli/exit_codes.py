@@ -8,7 +8,6 @@ that nobody foresaw, with its traceback; 130 after Ctrl-C.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from typing import Final, NoReturn
@@ -17,7 +16,7 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from rich.markup import escape
 
-from marshal_py.cli.output import console
+from marshal_py.cli.output import console, discard
 from marshal_py.errors import Blame, MarshalError, TopicMissing
 from marshal_py.printable import printable
 
@@ -75,6 +74,5 @@ def errors_as_exit_codes() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough; the interpreter must not flush into the pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)  # the reader (`| head`) has seen enough
         raise typer.Exit(0) from None

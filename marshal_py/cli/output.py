@@ -13,6 +13,7 @@ import io
 import itertools
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, Final
@@ -29,6 +30,7 @@ from marshal_py.printable import LineFormatter, printable, printable_json
 
 __all__ = [
     "console",
+    "discard",
     "log_to_stderr",
     "note",
     "prepare_output",
@@ -55,8 +57,23 @@ def log_to_stderr(fmt: str | None = None, *, name: str | None = None) -> None:
         logging.getLogger(name).addHandler(handler)
 
 
+def discard(stream: Any) -> None:
+    """Let what is written from here on go nowhere: the reader of its pipe has gone.
+
+    So does what is left of it: the interpreter would fail with that when it ends.
+    """
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
 class _Console(Console):
     """Lets no control character through that is not rich's own."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to `errors_as_exit_codes`; an answer whose notes nobody reads goes on."""
+        if not self.stderr:
+            raise  # rich calls this where it has caught it
+        discard(sys.stderr)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -190,8 +207,13 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 def say(text: str, *, stderr: bool = False) -> None:
     """Print one line of plain text; whoever wrote it, it stays one line."""
     stream: Any = sys.stderr if stderr else sys.stdout
-    stream.write(printable(text) + "\n")
-    stream.flush()
+    try:
+        stream.write(printable(text) + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        if not stderr:
+            raise
+        discard(stream)
 
 
 def note(text: str) -> None:

@@ -147,6 +147,24 @@ COMMANDS: tuple[Noticed, ...] = (
         ("errors_as_exit_codes", "raise typer.Exit(INTERRUPTED)", "raise typer.Exit(0)"),
     ),
     noticed(
+        "a reader that has seen enough of a table found nothing wrong",
+        f"{CLI}.output",
+        f"{OF_CLI}/test_exit_codes.py::test_a_reader_that_has_seen_enough_found_nothing_wrong",
+        ("_Console.on_broken_pipe", "            raise  #", "            raise SystemExit(1)  #"),
+    ),
+    noticed(
+        "an answer whose notes nobody reads goes on",
+        f"{CLI}.output",
+        f"{OF_CLI}/test_exit_codes.py::test_an_answer_whose_notes_nobody_reads_goes_on",
+        ("_Console.on_broken_pipe", "if not self.stderr:", "if True:"),
+    ),
+    noticed(
+        "an answer whose other lines on standard error nobody reads goes on",
+        f"{CLI}.output",
+        f"{OF_CLI}/test_exit_codes.py::test_an_answer_whose_notes_nobody_reads_goes_on",
+        ("say", "if not stderr:", "if True:"),
+    ),
+    noticed(
         "what strangers wrote into an error is no markup",
         f"{CLI}.exit_codes",
         f"{OF_CLI}/test_exit_codes.py::test_what_strangers_wrote_into_an_error_is_shown_as_it_is",

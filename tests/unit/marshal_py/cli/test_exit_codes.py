@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
+from typing import IO
+
 import pytest
 import typer
 from confluent_kafka import KafkaError, KafkaException
 
+from marshal_py.cli import output
 from marshal_py.cli.exit_codes import errors_as_exit_codes, fail
 from marshal_py.errors import (
     BrokerUnavailable,
@@ -67,3 +73,50 @@ def test_only_a_line_feed_of_our_own_begins_a_line(capsys: pytest.CaptureFixture
 def test_an_error_of_this_program_is_none_of_these() -> None:
     with pytest.raises(ZeroDivisionError), errors_as_exit_codes():
         raise ZeroDivisionError
+
+
+def without_reader() -> IO[str]:
+    read, write = os.pipe()
+    os.close(read)
+    return open(write, "w")
+
+
+def print_table() -> None:
+    made = output.table("NAME")
+    made.add_row("x")
+    output.show(output.console(), made)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: output.console().print("x"),
+        print_table,
+        lambda: output.say("x"),
+        lambda: output.print_json([]),
+    ],
+)
+def test_a_reader_that_has_seen_enough_found_nothing_wrong(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[], None]
+) -> None:
+    with without_reader() as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(typer.Exit) as end, errors_as_exit_codes():
+            answer()
+    assert end.value.exit_code == 0, "and what was left is flushed without an error"
+
+
+@pytest.mark.parametrize("tell", [output.note, lambda text: output.say(text, stderr=True)])
+def test_an_answer_whose_notes_nobody_reads_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tell: Callable[[str], None]
+) -> None:
+    with without_reader() as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with errors_as_exit_codes():
+            tell("before")
+            output.say("the answer")
+            tell("after")
+        with pytest.raises(typer.Exit) as end:
+            fail("an error", 3)
+    assert end.value.exit_code == 3
+    assert capsys.readouterr().out == "the answer\n"
