@@ -348,12 +348,15 @@ class Positions:
         left out.
         """
         to = end if is_known or self._delivery.claims_messages else first
+        done_to = part.position()
+        if part.range is None and not self._delivery.claims_messages and done_to >= 0:
+            to = min(to, done_to)  # what was fetched and not done comes again
         why = "the partition was truncated"
         if not is_known:
             why = "the topic was made anew, or truncated"
         self._tell(
             part,
-            f"the stored position {position} lies beyond the end, {end}: {why}; going on at {to}",
+            f"it was read up to offset {position}, and ends at {end} now: {why}; going on at {to}",
         )
         return to
 

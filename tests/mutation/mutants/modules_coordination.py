@@ -2650,4 +2650,10 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_closing.py::test_who_interrupts_close_holds_nothing_for_ever",
         ("Assignment._round", "if self._is_left:", "if False:"),
     ),
+    noticed(
+        "what was fetched and not done comes again after a truncation",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_slots.py::test_what_a_slot_has_read_and_not_done_comes_again_after_a_truncation",
+        ("Positions._to_after_the_end", "to = min(to, done_to)", "pass"),
+    ),
 )

@@ -253,9 +253,11 @@ def test_kafka_is_asked_with_the_epoch_of_the_slot_that_is_behind() -> None:
     assert not world.hold(2, 12, epoch=2).out_of_range
 
 
-def kafka_has(world: World, monkeypatch: pytest.MonkeyPatch, *parts: HeldPartition) -> None:
-    """Kafka has messages from 0 to below 90, of the topic that the positions are of."""
-    world.core.positions._look_up = lambda _, which: 0 if which == -2 else 90
+def kafka_has(
+    world: World, monkeypatch: pytest.MonkeyPatch, *parts: HeldPartition, end: int = 90
+) -> None:
+    """Kafka has messages from 0 to below `end`, of the topic that the positions are of."""
+    world.core.positions._look_up = lambda _, which: 0 if which == -2 else end
     world.core.topics.ids = {"t": b"id"}
     for part in parts:
         part.metadata = ClaimMetadata(topic_id=b"id")
@@ -338,6 +340,25 @@ def test_a_slot_from_before_something_was_lost_has_kafka_say_what(
     assert positions.restart_of(gone, -1, look) is None
     assert (asked[1:], gone.reset_to) == ([(30, 0), (20, None)], 20)
     assert gone.leader_epoch == -1, "it is of where the slot began"
+
+
+def test_what_a_slot_has_read_and_not_done_comes_again_after_a_truncation(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    part = world.hold(0, 10)
+    world.fetcher._sort_out(
+        [Message(topic="t", partition=0, offset=at, key=KEYS[0]) for at in range(10, 30)]
+    )
+    run = world.core.delivery.next_run()
+    part.begin(run)
+    next(run.rest)
+    kafka_has(world, monkeypatch, part, end=20)
+    world.end(30, KafkaError.OFFSET_OUT_OF_RANGE)
+    assert world.core.positions.restart_of(part, -1, world.fetcher.look) is None
+    assert part.reset_to == 10
+    assert "read up to offset 30, and ends at 20 now" in caplog.text
+    assert caplog.text.rstrip().endswith("going on at 10")
 
 
 def test_at_most_once_what_was_claimed_says_where_a_slot_goes_on() -> None:
