@@ -22,8 +22,9 @@ One design for every mode: the scheduler decides, and asks its leader for `AddDe
   anew, and read in the order of the ids. In range mode a new one: the row that waited goes first.
 
 Mark mode and the relay move a row from one table to the other in one statement, and only one that
-carries a tag of the leader's own term. Range mode, which deletes nothing, copies it, and leaves it
-out of what is sent: the checkpoint passes its id.
+carries a tag of the leader's own term. Range mode, which deletes nothing, and wal mode copy it, and
+leave it out of what is sent: the checkpoint passes its id. Until it does, whoever comes next reads
+the row again, and `copied` keeps it from being published beside its copy.
 """
 
 from __future__ import annotations
@@ -143,10 +144,11 @@ class BadRowFilter:
     """The lowest id that is a dead letter, or about to be, of each key that has one."""
     _good_topics: set[str] = field(default_factory=set)
 
-    def find_bad(self, rows: Sequence[Row]) -> list[BadRow]:
+    def find_bad(self, rows: Sequence[Row], *, copied: bool = False) -> list[BadRow]:
         """Which of `rows`, in the order of their ids, must be dead letters before the others go.
 
-        They may be plain tuples; see `harvest.core.row.Row`.
+        They may be plain tuples; see `harvest.core.row.Row`. `copied`: a row that is set aside
+        stays where it is read, so it may be read again; it is named again, and not published.
         """
         if self.policy.on_bad_row == "stop":
             return []
@@ -171,7 +173,7 @@ class BadRowFilter:
             if row.id in errors:
                 bad_rows.append(BadRow(row.id, errors[row.id]))
                 self.hold_back((row.topic, row.key), row.id)
-            elif self.waits(row):
+            elif self.waits(row) or (copied and self._is_aside(row)):
                 bad_rows.append(waiting_row(row))
         return bad_rows
 
@@ -192,6 +194,11 @@ class BadRowFilter:
         if self.policy.on_bad_row == "stop":
             return False
         return row.id > self.waiting.get((row.topic, row.key), row.id)
+
+    def _is_aside(self, row: Row) -> bool:
+        """Whether it is the first dead letter of its key itself: whoever copied it died, or was
+        stopped, before a checkpoint passed it."""
+        return row.id == self.waiting.get((row.topic, row.key))
 
     def hold_back(self, key: Key, row_id: int) -> None:
         """The row is about to be a dead letter: later ones of its key wait, if keys do."""

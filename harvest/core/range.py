@@ -528,7 +528,7 @@ class RangeScheduler:
         send = Send(self._next_send, rows, self._position(self.last_id, self._late))
         self._next_send += 1
         self._sent = send.position
-        bad_rows = self.row_filter.find_bad(rows)
+        bad_rows = self.row_filter.find_bad(rows, copied=True)
         if not bad_rows:
             return [self._begin(send, size)]
         self._held, self._adding = send, True

@@ -428,7 +428,7 @@ class WalScheduler:
                 if position.lsn >= self._failed_lsn:  # nothing is left of what failed
                     self._failing -= {"deliver", "set aside"}
             return self._refresh() if self._asked else []
-        bad_rows = self.row_filter.find_bad(rows)
+        bad_rows = self.row_filter.find_bad(rows, copied=True)
         if not bad_rows:
             return self._send(rows, position)
         self._held = rows, position

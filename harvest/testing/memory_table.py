@@ -279,6 +279,9 @@ class MemoryDeadLetters:
                 stored = table.committed.get(row.id)
                 if stored is None:
                     continue
+                if term is None and row.id in table.dead_letters:
+                    done.add(row.id)
+                    continue
                 low = self.waiting_keys().get(_key(stored.row), row.id)
                 if row.waits and low >= row.id:
                     continue

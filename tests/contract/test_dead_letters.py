@@ -177,8 +177,10 @@ def test_range_mode_copies_and_repeats_itself_harmlessly(world: World) -> None:
     row = world.insert("1")
     for _ in range(2):
         assert world.dead_letters.add([BadRow(row, "bad")], None) == {row}
+    # Who comes next knows the row only by the keys that wait.
+    assert world.dead_letters.add([BadRow(row, "waits", waits=True)], None) == {row}
     assert world.mark() == [row]
-    assert world.dead_letters.count() == 1
+    assert [(at.error, at.waits) for at in world.dead_letters.rows(ALL, 9)] == [("bad", False)]
 
 
 def test_ids_that_are_aside_are_told_from_others(world: World) -> None:

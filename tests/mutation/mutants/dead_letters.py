@@ -33,8 +33,8 @@ _FILTER = [
         "core.dead_letters",
         "behind a row that is aside, its key waits",
         "BadRowFilter.find_bad",
-        "elif self.waits(row):",
-        "elif False:",
+        "elif self.waits(row) or (",
+        "elif (",
     ),
     _dead_letters(
         "core.dead_letters",

@@ -1783,6 +1783,18 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("WalPosition._order", ", self.part_rows", ", 0"),
     ),
     noticed(
+        "range mode: a row that was copied is not published beside its copy",
+        "harvest.core.range",
+        "unit/harvest/core/test_range_dead_letters.py::test_a_row_that_was_copied_is_not_published_when_its_cause_is_gone",
+        ("RangeScheduler._send", "copied=True", "copied=False"),
+    ),
+    noticed(
+        "wal mode: a row that was copied is not published beside its copy",
+        "harvest.core.wal",
+        "unit/harvest/core/test_wal.py::test_a_row_that_was_copied_is_not_published_when_its_cause_is_gone[True]",
+        ("WalScheduler._read", "copied=True", "copied=False"),
+    ),
+    noticed(
         "where the last rows ended is read as it was written",
         "harvest.core.wal_position",
         "unit/harvest/core/test_wal.py::test_a_position_reads_as_it_was_written",

@@ -106,6 +106,21 @@ def test_the_next_leader_finds_out_for_itself() -> None:
     assert bench.published() == [1, 3]
 
 
+def test_a_row_that_was_copied_is_not_published_when_its_cause_is_gone() -> None:
+    """The leader ends between the copy and the checkpoint that passes it."""
+    bench = Bench()
+    bench.insert("a", "b!", "b!", "b")
+    bench.harvest(until=r.AddDeadLetters)
+    bench.leader.run("table")
+    assert bench.table.dead_letters.keys() == {2, 3}
+    for row_id in (2, 3):
+        stored = bench.table.committed[row_id]
+        stored.row = stored.row._replace(value=b"v")  # as when the topic is there
+    bench.harvest(bench.world.elect())
+    assert bench.published() == [1]
+    assert bench.table.dead_letters.keys() == {2, 3, 4}
+
+
 def test_without_waiting_keys_go_on() -> None:
     bench = Bench(BadRowPolicy(key_waits=False))
     bench.insert("b?", "b")

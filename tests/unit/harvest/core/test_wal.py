@@ -226,6 +226,24 @@ def test_rows_that_come_as_plain_tuples_are_set_aside_with_their_names() -> None
     assert [found.topic for found, _ in add.rows] == ["t"]
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_row_that_was_copied_is_not_published_when_its_cause_is_gone(atomic: bool) -> None:
+    """The leader before ended between the copy and the checkpoint that passes it."""
+    scheduler = w.WalScheduler(2, atomic)
+    scheduler.step(w.Start())
+    scheduler.step(w.Opened(WalPosition(1, "s", 1, 100), {("t", b"k"): 120}))
+    scheduler.step(w.StreamOpened(WalPosition(1, "s", 1, 100)))
+    rows = [row(110), row(120), row(130)]
+    (add,) = scheduler.step(w.ReadDone([w.Chunk(200, 0, rows, 210)]))
+    assert isinstance(add, w.AddRows)
+    assert [(found.id, bad.waits) for found, bad in add.rows] == [(120, True), (130, True)]
+    waiting = {("t", b"k"): 120}
+    send, *_ = scheduler.step(w.DeadLettersAdded(frozenset({120, 130}), waiting))
+    assert isinstance(send, w.Send)
+    assert [r.id for r in send.rows] == [110]
+    assert send.position.lsn == 210
+
+
 def read_again(scheduler: w.WalScheduler, sent: int, failure: Failure) -> tuple[int, int]:
     """A send of so many rows fails: how long it waits, and for how many rows it asks then."""
     rows = [row(110 + n) for n in range(sent)]
