@@ -14,6 +14,7 @@ import re
 import ssl
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import nats
@@ -38,6 +39,9 @@ _OURS: Final = ("nats-", "harvest-epoch")
 """How headers begin that are not a row's to give: they tell JetStream what to do."""
 _AGAIN_S: Final = 0.1
 _CLOSE_S: Final = 2.0
+_SPARE_S: Final = 2.0
+"""So much longer than its time-out a message is waited for: the loop may not get to end it."""
+_CREDENTIALS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
 _LOG: Final = logging.getLogger("harvest")
 
 
@@ -78,6 +82,8 @@ class NatsSink:
                 self._ssl = ssl.create_default_context(cafile=endpoint.ca_file)
             except (OSError, ssl.SSLError) as error:
                 raise ConfigurationError(f"the certificates cannot be read: {error}") from None
+        if endpoint.credentials_file is not None:
+            _check_credentials(endpoint.credentials_file)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
@@ -95,7 +101,7 @@ class NatsSink:
         with self._lock:  # not closed in between
             future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
-            future.result()
+            future.result(timeout_s + _SPARE_S)
         except MaxPayloadError:
             text = "the message, with its headers, is larger than max_payload of the server"
             return Outcome(error=text, lasting=True)
@@ -114,6 +120,9 @@ class NatsSink:
             return Outcome(error=text, unavailable=True)
         except (Error, OSError, ValueError) as error:
             text = f"{type(error).__name__}: {error}"
+            return Outcome(error=text, unavailable=True)
+        except Exception as error:  # what nats-py makes of an answer of somebody else
+            text = f"the answer is none of JetStream's ({type(error).__name__})"
             return Outcome(error=text, unavailable=True)
         return Outcome(200)
 
@@ -178,6 +187,8 @@ class NatsSink:
         assert self._connecting is not None  # noqa: S101 - made with the loop
         async with self._connecting:
             if self._client is None or not self._client.is_connected:
+                if self._endpoint.credentials_file is not None:  # it may have changed
+                    _check_credentials(self._endpoint.credentials_file)
                 self._client = await nats.connect(
                     servers=list(self._endpoint.servers),  # one that is there is found among them
                     name="harvest",
@@ -192,6 +203,28 @@ class NatsSink:
     async def _disconnect(self) -> None:
         if self._client is not None:
             await self._client.close()
+
+
+def _check_credentials(path: str) -> None:
+    """nats-py fails without `nkeys`, and reads a file without the JWT for ever.
+
+    Raises `ConfigurationError`.
+    """
+    try:
+        import nkeys  # noqa: F401
+    except ImportError:
+        raise ConfigurationError(
+            "credentials_file needs nkeys: run `pip install 'marshal-py[nats]'`"
+        ) from None
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"credentials_file cannot be read: {error}") from None
+    for marker in _CREDENTIALS:
+        if marker not in text:
+            raise ConfigurationError(
+                f"credentials_file is no .creds file of NATS: it has no {marker.decode()}"
+            )
 
 
 def _size(headers: dict[str, str]) -> int:

@@ -2499,6 +2499,30 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("NatsSink.send", "(BadSubjectError, _BAD_HEADER)", "BadSubjectError"),
     ),
     noticed(
+        "an answer that is none of JetStream's ends no process",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_somebody_else_who_answers_is_no_jetstream",
+        ("NatsSink.send", "except Exception as error:", "except LookupError as error:"),
+    ),
+    noticed(
+        "a connection to NATS that hangs is not waited for",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_thread_of_the_connection_that_hangs_is_not_waited_for",
+        ("NatsSink.send", "future.result(timeout_s + _SPARE_S)", "future.result()"),
+    ),
+    noticed(
+        "a file without credentials for NATS is refused",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_file_that_holds_no_credentials_is_refused",
+        ("_check_credentials", "if marker not in text:", "if marker in text:"),
+    ),
+    noticed(
+        "credentials for NATS are looked at whenever it connects",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_credentials_that_are_gone_when_it_connects_make_it_unavailable",
+        ("NatsSink._connected", "_check_credentials(self._endpoint.credentials_file)", "pass"),
+    ),
+    noticed(
         "an idempotency key of two lines is no other row's",
         "harvest.sinks.nats",
         "unit/harvest/sinks/test_nats.py::test_an_idempotency_key_of_two_lines_is_no_other_one",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from collections.abc import Coroutine
 from contextlib import closing
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import nats
@@ -14,6 +19,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 
 from harvest.core.dispatcher import Outcome
 from harvest.core.row import Row
+from harvest.errors import ConfigurationError
 from harvest.sinks.nats import NatsEndpoint, NatsSink
 
 ROW = Row(1, "t", b"k", b"v")
@@ -32,6 +38,7 @@ ROW = Row(1, "t", b"k", b"v")
         (NoServersError(), None, True, False),
         (ConnectionResetError("gone"), None, True, False),
         (TimeoutError(), None, True, False),
+        (TypeError("x"), None, True, False),
     ],
     ids=repr,
 )
@@ -55,13 +62,20 @@ def test_who_is_to_blame(
 class Server:
     """Connects a client of nats-py that sends to nobody, and keeps what it would have sent."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, max_payload: int = 1_000) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        max_payload: int = 1_000,
+        answer: bytes = b'{"stream": "S", "seq": 1}',
+    ) -> None:
         self.sent: list[bytes] = []
+        self.connects = 0
         client = Client()
         client._status = Client.CONNECTED
         client._max_payload = max_payload
 
         async def connect(**_: Any) -> Client:
+            self.connects += 1
             return client
 
         async def request(
@@ -69,7 +83,7 @@ class Server:
         ) -> Any:
             del timeout
             await client._send_publish(subject, "inbox", payload, len(payload), headers)
-            return Msg(client, data=b'{"stream": "S", "seq": 1}')
+            return Msg(client, data=answer)
 
         async def send(command: bytes) -> None:
             self.sent.append(command)
@@ -119,3 +133,79 @@ def test_an_idempotency_key_of_two_lines_is_no_other_one(
     server = Server(monkeypatch)
     outcome = server.take(ROW, key)
     assert (outcome.lasting, server.sent) == (True, [])
+
+
+@pytest.mark.parametrize(
+    "answer", [b'{"ok": true}', b"[]", b"1", b"null", b'{"error": "x"}', b"thanks", b"\xff"]
+)
+def test_somebody_else_who_answers_is_no_jetstream(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    """A subscriber of the subject that responds may be the first to do so."""
+    outcome = Server(monkeypatch, answer=answer).take(ROW)
+    assert outcome.error
+    assert outcome == Outcome(error=outcome.error, unavailable=True)
+
+
+def test_a_thread_of_the_connection_that_hangs_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited_s: list[float | None] = []
+
+    class Hung:
+        def result(self, timeout: float | None = None) -> None:
+            waited_s.append(timeout)
+            raise TimeoutError
+
+    def submit(work: Coroutine[Any, Any, Any], _: object) -> Hung:
+        work.close()
+        return Hung()
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit)
+    with closing(NatsSink(NatsEndpoint(("nats://127.0.0.1:1",), "s", timeout_ms=1_000))) as sink:
+        monkeypatch.setattr(sink, "_publish", lambda *_: None)
+        assert sink.send(ROW, "key", 1).unavailable
+    assert waited_s[0] == 3.0
+
+
+CREDENTIALS = b"-----BEGIN NATS USER JWT-----\nx\n-----BEGIN USER NKEY SEED-----\ny\n"
+
+
+def credentials(monkeypatch: pytest.MonkeyPatch, folder: Path, text: bytes) -> Path:
+    monkeypatch.setitem(sys.modules, "nkeys", ModuleType("nkeys"))
+    path = folder / "app.creds"
+    path.write_bytes(text)
+    return path
+
+
+@pytest.mark.parametrize("missing", [b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED"])
+def test_a_file_that_holds_no_credentials_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: bytes
+) -> None:
+    """nats-py would read it for ever."""
+    path = credentials(monkeypatch, tmp_path, CREDENTIALS.replace(missing, b""))
+    with pytest.raises(ConfigurationError, match=f"it has no {missing.decode()}"):
+        NatsSink(NatsEndpoint(("nats://n",), "s", credentials_file=str(path)))
+    path.unlink()
+    with pytest.raises(ConfigurationError, match="credentials_file cannot be read"):
+        NatsSink(NatsEndpoint(("nats://n",), "s", credentials_file=str(path)))
+
+
+def test_credentials_need_nkeys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = credentials(monkeypatch, tmp_path, CREDENTIALS)
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    with pytest.raises(ConfigurationError, match=r"marshal-py\[nats\]"):
+        NatsSink(NatsEndpoint(("nats://n",), "s", credentials_file=str(path)))
+
+
+def test_credentials_that_are_gone_when_it_connects_make_it_unavailable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = credentials(monkeypatch, tmp_path, CREDENTIALS)
+    server = Server(monkeypatch)
+    assert server.take(ROW, credentials_file=str(path)) == Outcome(200)
+    endpoint = NatsEndpoint(("nats://n",), "s", credentials_file=str(path))
+    with closing(NatsSink(endpoint)) as sink:
+        path.write_bytes(b"")
+        assert sink.send(ROW, "key", 1).unavailable
+    assert server.connects == 1
