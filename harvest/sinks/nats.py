@@ -88,6 +88,7 @@ class NatsSink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._connecting: asyncio.Lock | None = None
+        self._closing: set[asyncio.Future[None]] = set()
 
     def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
         """See `MessageSink.send`."""
@@ -179,9 +180,13 @@ class NatsSink:
         client = await self._connected()
         if len(body) + _size(headers) > client.max_payload:
             raise MaxPayloadError  # nats-py looks at the body alone; the server would hang up
-        await client.jetstream(timeout=self._endpoint.timeout_ms / 1000).publish(
-            subject, body, headers=headers
-        )
+        try:
+            await client.jetstream(timeout=self._endpoint.timeout_ms / 1000).publish(
+                subject, body, headers=headers
+            )
+        except (TimeoutError, asyncio.CancelledError):
+            self._drop(client)  # nats-py takes minutes to find out that nobody is there any more
+            raise
 
     async def _connected(self) -> Client:
         assert self._connecting is not None  # noqa: S101 - made with the loop
@@ -193,12 +198,20 @@ class NatsSink:
                     servers=list(self._endpoint.servers),  # one that is there is found among them
                     name="harvest",
                     allow_reconnect=False,  # the next message connects
-                    connect_timeout=max(1, self._endpoint.timeout_ms // 1000),
+                    connect_timeout=self._endpoint.timeout_ms / 1000 / len(self._endpoint.servers),
                     error_cb=_note,
                     tls=self._ssl,
                     user_credentials=self._endpoint.credentials_file,
                 )
             return self._client
+
+    def _drop(self, client: Client) -> None:
+        """The next message connects anew."""
+        if self._client is client:
+            self._client = None
+            closing = asyncio.ensure_future(_close(client))
+            self._closing.add(closing)  # which the loop itself does not keep
+            closing.add_done_callback(self._closing.discard)
 
     async def _disconnect(self) -> None:
         if self._client is not None:
@@ -241,6 +254,11 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         # Before Python 3.12, `wait_for` forgets a cancellation that meets the end of its wait.
         loop.run_until_complete(asyncio.wait(given_up, timeout=_AGAIN_S))
     loop.close()
+
+
+async def _close(client: Client) -> None:
+    with contextlib.suppress(Exception):  # what is left to send may not go
+        await asyncio.wait_for(client.close(), _CLOSE_S)
 
 
 async def _note(error: Exception) -> None:

@@ -2523,6 +2523,18 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("NatsSink._connected", "_check_credentials(self._endpoint.credentials_file)", "pass"),
     ),
     noticed(
+        "a connection to NATS that gives no answer is made anew",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_connection_that_gives_no_answer_is_made_anew",
+        ("NatsSink._publish", "self._drop(client)", "pass"),
+    ),
+    noticed(
+        "a NATS server that gives no answer leaves time for the next",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_server_that_gives_no_answer_leaves_time_for_the_next",
+        ("NatsSink._connected", " / len(self._endpoint.servers)", ""),
+    ),
+    noticed(
         "an idempotency key of two lines is no other row's",
         "harvest.sinks.nats",
         "unit/harvest/sinks/test_nats.py::test_an_idempotency_key_of_two_lines_is_no_other_one",

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Coroutine
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -209,3 +210,54 @@ def test_credentials_that_are_gone_when_it_connects_make_it_unavailable(
         path.write_bytes(b"")
         assert sink.send(ROW, "key", 1).unavailable
     assert server.connects == 1
+
+
+def test_a_connection_that_gives_no_answer_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server went without a word: for minutes, nothing else says so."""
+    made: list[Client] = []
+    closed: list[Client] = []
+
+    async def connect(**_: Any) -> Client:
+        client = Client()
+        client._status = Client.CONNECTED
+        client._max_payload = 1_000
+        is_dead = not made
+
+        async def request(*_: Any, **__: Any) -> Any:
+            if is_dead:
+                await asyncio.Event().wait()
+            return Msg(client, data=b'{"stream": "S", "seq": 1}')
+
+        async def close() -> None:
+            closed.append(client)
+
+        monkeypatch.setattr(client, "request", request)
+        monkeypatch.setattr(client, "close", close)
+        made.append(client)
+        return client
+
+    monkeypatch.setattr(nats, "connect", connect)
+    endpoint = NatsEndpoint(("nats://127.0.0.1:1",), "s", timeout_ms=60_000)
+    with closing(NatsSink(endpoint)) as sink:
+        sink._endpoint = replace(endpoint, timeout_ms=50)
+        assert sink.send(ROW, "key", 1).unavailable
+        sink._endpoint = endpoint
+        assert [sink.send(ROW, "key", 1), sink.send(ROW, "key", 1)] == [Outcome(200), Outcome(200)]
+        assert len(made) == 2
+        assert closed == made[:1]
+
+
+def test_a_server_that_gives_no_answer_leaves_time_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float] = []
+
+    async def connect(*, connect_timeout: float, **_: Any) -> Client:
+        seen.append(connect_timeout)
+        raise NoServersError
+
+    monkeypatch.setattr(nats, "connect", connect)
+    endpoint = NatsEndpoint(("nats://a", "nats://b", "nats://c"), "s", timeout_ms=900)
+    with closing(NatsSink(endpoint)) as sink:
+        assert sink.send(ROW, "key", 1).unavailable
+    assert seen == [pytest.approx(0.3)]
