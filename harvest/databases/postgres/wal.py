@@ -77,7 +77,7 @@ class PostgresWalSource(PostgresTable):
     """The slot of the outbox `table`. Implements `harvest.core.interfaces.wal_stream.WalSource`.
 
     One connection, and one walsender for each stream. Raises `ConfigurationError` as
-    `PostgresTable` does.
+    `PostgresTable` does, and for a `standby` that cannot be read.
     """
 
     _marked = False
@@ -88,10 +88,9 @@ class PostgresWalSource(PostgresTable):
         super().__init__(conninfo, table)
         self.options = options or WalOptions()
         self._extra = self.options.layout.headers
-        streamed = self.options.standby or self._conninfo
-        given = {**conninfo_to_dict(self._conninfo), **conninfo_to_dict(streamed)}
+        given = conninfo_to_dict(self._conninfo)
         if self.options.standby is not None:
-            given["target_session_attrs"] = "any"
+            given |= {**_parsed_standby(self.options.standby), "target_session_attrs": "any"}
         self._stream_conninfo = make_conninfo("", **given)
         self._converter = Converter(self._conninfo)
         self._as_stored = False
@@ -524,6 +523,16 @@ class PostgresWalSource(PostgresTable):
     def check_around(self) -> list[Finding]:
         """What `check` says beside the slot: nothing more."""
         return []
+
+
+def _parsed_standby(conninfo: str) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(conninfo))
+    except psycopg.ProgrammingError:  # which quotes what it could not read: a password, perhaps
+        raise ConfigurationError(
+            "wal.standby cannot be read: write key=value pairs or postgresql://… (percent-encode "
+            "special characters in a URL)"
+        ) from None
 
 
 def _wait_for_standby(server: ServerState, position: WalPosition) -> None:

@@ -573,6 +573,12 @@ DATABASES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a standby that cannot be read is not shown",
+        f"{PG}.wal",
+        "unit/harvest/databases/test_postgres_connections.py::test_a_standby_that_cannot_be_read_is_named_and_not_shown",
+        ("_parsed_standby", "except psycopg.ProgrammingError:", "except KeyError:"),
+    ),
+    noticed(
         "a slot that is of no use is dropped",
         f"{PG}.wal",
         "integration/harvest/databases/test_postgres_wal.py::test_rows_from_before_the_slot_are_a_reason_to_make_none",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from harvest.core.wal_options import WalOptions
 from harvest.databases.postgres.table import PostgresTable
+from harvest.databases.postgres.wal import PostgresWalSource
+from harvest.errors import ConfigurationError
 
 
 def asked(given: str = "") -> dict[str, object]:
@@ -19,3 +23,20 @@ def test_a_server_that_is_gone_while_its_answer_is_waited_for_is_noticed() -> No
     assert settings["keepalives_interval"] == "2"
     assert settings["keepalives_count"] == "3"
     assert asked("keepalives_idle=60")["keepalives_idle"] == "60"
+
+
+@pytest.mark.parametrize(
+    "standby", ["host=replica password=one hush dbname=x", "postgresql://u:pa%hush@h/x"]
+)
+def test_a_standby_that_cannot_be_read_is_named_and_not_shown(standby: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"wal\.standby cannot be read") as refused:
+        PostgresWalSource("", "outbox", WalOptions(standby=standby))
+    assert "hush" not in str(refused.value)
+    assert refused.value.__suppress_context__
+
+
+def test_a_standby_is_read_with_what_else_the_database_has() -> None:
+    source = PostgresWalSource("host=p user=u", "outbox", WalOptions(standby="host=r port=7"))
+    given = conninfo_to_dict(source.slot.conninfo)
+    assert [given[name] for name in ("host", "port", "user")] == ["r", "7", "u"]
+    assert given["target_session_attrs"] == "any"
