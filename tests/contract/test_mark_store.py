@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harvest.core.mark_checkpoint import Checkpoint, Term
+from harvest.databases.lease_clock import boottime_s
 from harvest.outbox.record import OutboxRecord
 from tests.contract.conftest import StoreBench
 from tests.support.databases import MYSQL
@@ -118,9 +118,7 @@ def test_a_slow_answer_about_the_clock_gives_no_more_time(
 
     store.connect()
     monkeypatch.setattr(store, "_execute", slowly)
-    monkeypatch.setattr(
-        module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + late_s[0])
-    )
+    monkeypatch.setattr(module, "boottime_s", lambda: boottime_s() + late_s[0])
     assert store.mark(TERM, 0, 10, LONG_MS) == []
     assert [row.id for row in store.mark(TERM, 1, 10, LONG_MS)] == ids
 

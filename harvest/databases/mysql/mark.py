@@ -7,7 +7,6 @@ term marks them again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -19,6 +18,7 @@ from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes, headers_from_json, topic_text
+from harvest.databases.lease_clock import boottime_s
 from harvest.databases.mysql.sources import MysqlSources
 from harvest.databases.mysql.table import within
 
@@ -70,7 +70,7 @@ class MysqlMarkStore(MysqlSources):
 
     def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> list[Row]:
         """See `MarkStore.mark`."""
-        until_s = time.monotonic() + valid_ms / 1000  # before anything that may take long
+        until_s = boottime_s() + valid_ms / 1000  # before anything that may take long
         self._connected()  # to another server, perhaps: then it is asked for its clock
         until_s += self._clock_ahead_s()
         tag = term.tag(batch).bytes
@@ -140,9 +140,9 @@ class MysqlMarkStore(MysqlSources):
 
     def _clock_ahead_s(self) -> float:
         """By how much the database's clock is ahead of ours, at least. Asked every 10 s."""
-        if time.monotonic() > self._clock_asked_s + _ASK_CLOCK_EVERY_S:
+        if boottime_s() > self._clock_asked_s + _ASK_CLOCK_EVERY_S:
             ((database_s,),) = self._execute(_CLOCK)
-            self._clock_asked_s = time.monotonic()
+            self._clock_asked_s = boottime_s()
             self._clock_ahead = float(database_s) - self._clock_asked_s
         return self._clock_ahead
 

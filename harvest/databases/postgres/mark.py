@@ -8,7 +8,6 @@ the planner then has one way to do it: 160,000 rows/s against 88,000 with ``IN (
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 from uuid import UUID
@@ -21,6 +20,7 @@ from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
+from harvest.databases.lease_clock import boottime_s
 from harvest.databases.postgres.header_arrays import array_of, with_headers
 from harvest.databases.postgres.sources import PostgresSources
 from harvest.databases.postgres.table import UnreadableRows, readable, topic_of
@@ -114,7 +114,7 @@ class PostgresMarkStore(PostgresSources):
 
     def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> list[Row]:
         """See `MarkStore.mark`."""
-        until_s = time.monotonic() + valid_ms / 1000  # before anything that may take long
+        until_s = boottime_s() + valid_ms / 1000  # before anything that may take long
         self._connected()  # to another server, perhaps: then it is asked for its clock
         statement = self._mark_statement()
         until_s += self._clock_ahead_s()
@@ -191,9 +191,9 @@ class PostgresMarkStore(PostgresSources):
 
     def _clock_ahead_s(self) -> float:
         """By how much the database's clock is ahead of ours, at least. Asked every 10 s."""
-        if time.monotonic() > self._clock_asked_s + _ASK_CLOCK_EVERY_S:
+        if boottime_s() > self._clock_asked_s + _ASK_CLOCK_EVERY_S:
             ((database_s,),) = self._execute(sql.SQL(_CLOCK)).fetchall()
-            self._clock_asked_s = time.monotonic()
+            self._clock_asked_s = boottime_s()
             self._clock_ahead = database_s - self._clock_asked_s
         return self._clock_ahead
 

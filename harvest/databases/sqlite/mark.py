@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -14,6 +13,7 @@ from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes, headers_from_json, topic_text
+from harvest.databases.lease_clock import boottime_s
 from harvest.databases.sqlite.sources import SqliteSources
 
 __all__ = ["SqliteMarkStore"]
@@ -65,10 +65,10 @@ class SqliteMarkStore(SqliteSources):
 
     def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> list[Row]:
         """See `MarkStore.mark`."""
-        until_s = time.monotonic() + valid_ms / 1000
+        until_s = boottime_s() + valid_ms / 1000
         parameters = (term.tag(batch).bytes, term.first.bytes, term.last.bytes, limit)
         with self._writing() as connection, self._errors():
-            if time.monotonic() >= until_s:  # the database's clock is this machine's
+            if boottime_s() >= until_s:  # the database's clock is this machine's
                 return []
             found = connection.execute(self._sql(_MARK), parameters).fetchall()
         found.sort(key=_id)  # RETURNING promises no order

@@ -119,7 +119,7 @@ MODULES: tuple[Noticed, ...] = (
         (
             "PostgresMarkStore.mark",
             "until_s += self._clock_ahead_s()",
-            "until_s = self._clock_ahead_s() + time.monotonic() + valid_ms / 1000",
+            "until_s = self._clock_ahead_s() + boottime_s() + valid_ms / 1000",
         ),
     ),
     noticed(

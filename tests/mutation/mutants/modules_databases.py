@@ -440,8 +440,8 @@ DATABASES: tuple[Noticed, ...] = (
         (
             "PostgresMarkStore._clock_ahead_s",
             "            ((database_s,),) = self._execute(sql.SQL(_CLOCK)).fetchall()\n"
-            "            self._clock_asked_s = time.monotonic()\n",
-            "            self._clock_asked_s = time.monotonic()\n"
+            "            self._clock_asked_s = boottime_s()\n",
+            "            self._clock_asked_s = boottime_s()\n"
             "            ((database_s,),) = self._execute(sql.SQL(_CLOCK)).fetchall()\n",
         ),
     ),
@@ -693,14 +693,20 @@ DATABASES: tuple[Noticed, ...] = (
         ("ReplicationConnection.__init__", "            self._pg.finish()\n", ""),
     ),
     noticed(
+        "a mark is late by a clock that counts sleep",
+        f"{DB}.lease_clock",
+        "unit/harvest/databases/test_lease_clock.py::test_it_counts_the_time_that_the_machine_sleeps",
+        ("boottime_s", "time.clock_gettime(_CLOCK)", "time.clock_gettime(time.CLOCK_MONOTONIC)"),
+    ),
+    noticed(
         "a slow answer about MariaDB's clock gives no more time",
         f"{MY}.mark",
         "contract/test_mark_store.py::test_a_slow_answer_about_the_clock_gives_no_more_time[mariadb]",
         (
             "MysqlMarkStore._clock_ahead_s",
             "            ((database_s,),) = self._execute(_CLOCK)\n"
-            "            self._clock_asked_s = time.monotonic()\n",
-            "            self._clock_asked_s = time.monotonic()\n"
+            "            self._clock_asked_s = boottime_s()\n",
+            "            self._clock_asked_s = boottime_s()\n"
             "            ((database_s,),) = self._execute(_CLOCK)\n",
         ),
     ),
@@ -855,10 +861,10 @@ DATABASES: tuple[Noticed, ...] = (
         (
             "SqliteMarkStore.mark",
             "        with self._writing() as connection, self._errors():\n"
-            "            if time.monotonic() >= until_s:  "
+            "            if boottime_s() >= until_s:  "
             "# the database's clock is this machine's\n"
             "                return []\n",
-            "        if time.monotonic() >= until_s:\n"
+            "        if boottime_s() >= until_s:\n"
             "            return []\n"
             "        with self._writing() as connection, self._errors():\n",
         ),

@@ -282,7 +282,7 @@ def test_a_mark_that_had_to_wait_for_a_writer_may_be_too_late(
             return 3_600.0 if is_alone else 0.0
 
         with monkeypatch.context() as patch:
-            patch.setattr("harvest.databases.sqlite.mark.time", SimpleNamespace(monotonic=now_s))
+            patch.setattr("harvest.databases.sqlite.mark.boottime_s", now_s)
             assert store.mark(TERM, 0, 10, 60_000.0) == []
         assert store.backlog().tagged_rows == 0
         assert len(store.mark(TERM, 1, 10, 60_000.0)) == 1
