@@ -380,6 +380,8 @@ class AtMostOnce:
             if runs and (part.parked or is_paused or not part.claim.held):
                 for run in runs:
                     self._parked.add(run)
+                if is_paused:  # when it was, more may have been owed, and fetching had to go on
+                    self._fetcher.pause_or_resume(part)
                 continue
             if is_going:
                 for run in runs:

@@ -2428,6 +2428,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Iteration._put_back", "self._delivery.drop(len(rest))", "pass"),
     ),
     noticed(
+        "a paused partition is fetched no further than what is owed",
+        f"{CONSUMER}.at_most_once",
+        f"{OF_CONSUMER}/test_claimed_ahead.py::test_a_paused_partition_is_fetched_until_nothing_is_owed_and_no_further",
+        ("AtMostOnce._propose_ready", "self._fetcher.pause_or_resume(part)", "pass"),
+    ),
+    noticed(
         "what a program failed with comes first when it runs again",
         f"{CONSUMER}.transactions",
         f"{OF_CONSUMER}/test_transactions.py::test_what_the_program_failed_with_comes_first_when_it_runs_again",

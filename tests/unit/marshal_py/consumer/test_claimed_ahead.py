@@ -343,6 +343,45 @@ def test_fetching_rests_while_a_partition_is_given_back_unless_it_is_owed_messag
     assert part.owed_until_s < math.inf
 
 
+def test_a_paused_partition_is_fetched_until_nothing_is_owed_and_no_further(world: World) -> None:
+    """It was fetched to its end, into memory: it was paused while something was owed."""
+    made, part = world.made, world.part
+    kafka: Any = SimpleNamespace(paused=False, at=0)
+    made.fetcher._kafka = SimpleNamespace(
+        pause=lambda _: setattr(kafka, "paused", True),
+        resume=lambda _: setattr(kafka, "paused", False),
+    )
+    made.delivery._adapt = lambda *_: None
+    part.assigned, part.end = True, 10_000
+    part.fetched, part.proposed, part.proposed_seq = 0, 100, 7
+    world.claim.claimed_offset = part.end  # the log accepts whatever is proposed
+
+    def fetch(most: int, wait_s: float = 0.0) -> int:
+        first = kafka.at
+        if kafka.paused or first == part.end:
+            return 0
+        kafka.at = min(first + most, part.end)
+        world.fetch(*range(first, kafka.at))
+        return int(kafka.at - first)
+
+    def turns(count: int) -> list[int]:
+        found = []
+        for _ in range(count):
+            found += world.handed_out()
+            fetch(made.delivery.fetch_size)
+        return found
+
+    made.fetcher.fetch = fetch
+    made.partitions.pause(part, True)
+    assert not kafka.paused
+    first = turns(100)
+    assert (kafka.paused, part.is_owed) == (True, False)
+    assert kafka.at < 1_000
+    assert len(first) <= 100
+    made.partitions.pause(part, False)
+    assert first + turns(1_000) == list(range(10_000))
+
+
 def test_what_was_claimed_of_a_partition_that_goes_waits_for_the_lease_too(world: World) -> None:
     made, part, claim = world.made, world.part, world.claim
     part.proposed = claim.claimed_offset = 2
