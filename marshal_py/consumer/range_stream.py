@@ -1,8 +1,8 @@
 """One partition of Kafka, read once for all the ranges of it that a consumer holds.
 
 Kafka is read on beyond the ranges that are held, as the next ones follow soon. What came of it
-that is in none of them is kept for a while (`KEPT` messages): a range that is granted later finds
-its messages there. Kafka is asked again only for what is not there any more.
+that is in none of them is kept for a while (`KEPT` messages, `KEPT_BYTES`): a range that is granted
+later finds its messages there. Kafka is asked again only for what is not there any more.
 """
 
 from __future__ import annotations
@@ -116,9 +116,14 @@ class RangeStream:
         """Nothing is wanted: read on a little all the same, the next range is about to come."""
         if self._at is None or self._is_paused:
             return
-        if len(self._kept) >= KEPT // 2:
+        if self._is_full:
             kafka.pause([TopicPartition(*self.source)])
             self._is_paused = True
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether no more should be kept. It is at half of what can be: the next range needs it."""
+        return len(self._kept) >= KEPT // 2 or self._kept_bytes >= KEPT_BYTES // 2
 
     def _seek(self, kafka: Any, first: int) -> None:
         """Have Kafka begin at `first`, or at the end, if that comes before."""
@@ -220,7 +225,7 @@ class RangeStream:
                 self._read(part, min(end, part.end_offset or 0))
         wanting, self._wanting = self._wanting, list(filter(_wants, self._wanting))
         self.end = max(self.end, known_end(self.source, kafka))  # how many messages wait
-        is_full = not self._wanting and not self._is_paused and len(self._kept) >= KEPT // 2
+        is_full = not self._wanting and not self._is_paused and self._is_full
         return is_full or len(self._wanting) < len(wanting)
 
 

@@ -2662,4 +2662,10 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_slots.py::test_what_a_slot_has_read_and_not_done_comes_again_after_a_truncation",
         ("Positions._to_after_the_end", "to = min(to, done_to)", "pass"),
     ),
+    noticed(
+        "of large messages no more is read than can be kept",
+        f"{CONSUMER}.range_stream",
+        f"{OF_CONSUMER}/test_range_stream.py::test_of_large_messages_it_reads_on_as_far_as_they_can_be_kept",
+        ("RangeStream._is_full", " or self._kept_bytes >= KEPT_BYTES // 2", ""),
+    ),
 )

@@ -204,6 +204,22 @@ def test_when_nothing_is_wanted_it_reads_on_a_little_and_then_pauses() -> None:
     assert reader.kafka.asked == [0]
 
 
+def test_of_large_messages_it_reads_on_as_far_as_they_can_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It read all there is, threw it away, and asked for it again for each range."""
+    monkeypatch.setattr(range_stream, "KEPT_BYTES", 400 * 5)
+    reader = Reader(3 * KEPT)
+    reader.hold(0, 10)
+    while not reader.kafka.paused and (reader.kafka.at or 0) < reader.kafka.end:
+        reader.fetch(50)
+    assert reader.kafka.paused
+    assert 200 <= (reader.kafka.at or 0) <= 300
+    reader.hold(10, 20)
+    assert reader.given[10] == [*range(10, 20)]
+    assert reader.kafka.asked == [0]
+
+
 @pytest.mark.parametrize("limit", [("KEPT", 20), ("KEPT_BYTES", 20 * 5)])
 def test_what_is_kept_has_a_limit_and_what_is_gone_is_asked_for_again(
     limit: tuple[str, int], monkeypatch: pytest.MonkeyPatch
