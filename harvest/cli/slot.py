@@ -84,7 +84,7 @@ def renew(
         raise ConfigurationError("give either --publish-table or --begin-now")
     settings = load_wal_config(config)
     with closing(make_store(settings)) as store:
-        check_registration(settings, store)
+        check_registration(settings, store, dry_run=dry_run)
     done = renew_slot(settings, publish_table=publish_table, after=after, dry_run=dry_run)
     if as_json:
         report = {"dry_run": dry_run, "published": done.rows, "begins_at": done.begins_at}

@@ -59,7 +59,10 @@ class Registrations(ABC):
 
     def source(self) -> Source:
         """See `SourceStore.source`."""
-        found = self._statement(_LAST)
+        try:
+            found = self._statement(_LAST)
+        except TableMissing:
+            found = []
         visit, token = found[0] if found else (0, "")
         return replace(self.facts(), visit=int(visit), token=_text(token))
 

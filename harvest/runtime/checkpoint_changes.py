@@ -47,7 +47,7 @@ def accept_database(config: ReaperConfig, *, dry_run: bool = False) -> Acceptanc
     if config.mode == "wal":
         raise ConfigurationError("mode: wal compares the slot with its position by itself")
     with contextlib.closing(make_any_store(config)) as store:
-        check_registration(config, store)
+        check_registration(config, store, dry_run=dry_run)
         found = _compared(config, store)
         if not dry_run:
             with alone(config, config.shards):

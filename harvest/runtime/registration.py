@@ -62,14 +62,15 @@ _ASK_TIMEOUT_S: Final = 15.0
 _PAGE: Final = 5_000
 
 
-def check_registration(config: ReaperConfig, store: SourceStore) -> None:
-    """Register the configuration, if it is the first one of the outbox.
+def check_registration(config: ReaperConfig, store: SourceStore, *, dry_run: bool = False) -> None:
+    """Register the configuration, if it is the first one of the outbox; not in a dry run.
 
     Raises `ConfigurationError` for another than the registered one, `SchemaError` where nothing can
     be registered, and `SinkUnavailable`.
     """
     ours = config.registration(_cluster_id(config))
-    problem = registration_problem(store.register(ours), ours)
+    found = store.registration() if dry_run else store.register(ours)
+    problem = None if found is None else registration_problem(found, ours)
     if problem is not None:
         raise ConfigurationError(
             f"{config.outbox}: {problem}: two configurations would publish rows twice; if the "

@@ -17,7 +17,7 @@ class SourceStore(Protocol):
     """A database, as the source of rows."""
 
     def source(self) -> Source:
-        """What it is now. Raises `TableMissing` too."""
+        """What it is now; without visits if nobody is registered. Raises `TableMissing` too."""
 
     def promoted_at(self) -> int | None:
         """How far the log of its earlier timelines goes; None where that is not known."""

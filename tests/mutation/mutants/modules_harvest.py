@@ -2572,7 +2572,37 @@ HARVESTERS: tuple[Noticed, ...] = (
         "a slot is renewed by the registered configuration",
         f"{CLI}.slot",
         "unit/harvest/cli/test_slot.py::test_the_slot_of_other_harvesters_is_not_dropped",
-        ("renew", "check_registration(settings, store)", "pass"),
+        ("renew", "check_registration(settings, store, dry_run=dry_run)", "pass"),
+    ),
+    noticed(
+        "a dry run of accepting a database registers nobody",
+        f"{RUN}.checkpoint_changes",
+        "unit/harvest/runtime/test_checkpoint_changes.py::test_a_dry_run_registers_nobody",
+        (
+            "accept_database",
+            "check_registration(config, store, dry_run=dry_run)",
+            "check_registration(config, store)",
+        ),
+    ),
+    noticed(
+        "a dry run of renewing a slot registers nobody",
+        f"{CLI}.slot",
+        "unit/harvest/cli/test_slot.py::test_a_dry_run_registers_nobody",
+        (
+            "renew",
+            "check_registration(settings, store, dry_run=dry_run)",
+            "check_registration(settings, store)",
+        ),
+    ),
+    noticed(
+        "a dry run of renewing a slot leads nothing",
+        f"{RUN}.slot_changes",
+        "unit/harvest/runtime/test_slot_changes.py::test_a_dry_run_leads_nothing",
+        (
+            "renew_slot",
+            "contextlib.nullcontext() if dry_run else alone(config, 1)",
+            "alone(config, 1)",
+        ),
     ),
     noticed(
         "who was paused tells Kafka nothing of the database that it knew",

@@ -115,7 +115,7 @@ class Renewals:
 def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
     made = Renewals()
     monkeypatch.setattr(slot, "renew_slot", made)
-    monkeypatch.setattr(slot, "check_registration", lambda *_: None)
+    monkeypatch.setattr(slot, "check_registration", lambda *_, **__: None)
     return made
 
 
@@ -158,7 +158,7 @@ def test_the_slot_of_other_harvesters_is_not_dropped(
 ) -> None:
     """Slots are not named after groups: those who read it would hold a claim that is not asked."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise ConfigurationError("it is harvested with group 'h' and not 'g'")
 
     monkeypatch.setattr(slot, "check_registration", refuse)
@@ -166,3 +166,17 @@ def test_the_slot_of_other_harvesters_is_not_dropped(
     assert code == 2
     assert "and not 'g'" in said
     assert renewals.asked == []
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_dry_run_registers_nobody(
+    renewals: Renewals, config: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
+) -> None:
+    asked: list[bool] = []
+
+    def check(*_: object, dry_run: bool = False) -> None:
+        asked.append(dry_run)
+
+    monkeypatch.setattr(slot, "check_registration", check)
+    renew(config, "--begin-now", *(["--dry-run"] if dry_run else []))
+    assert asked == [dry_run] == [options["dry_run"] for options in renewals.asked]

@@ -30,6 +30,7 @@ def store(tmp_path: Path) -> Iterator[SqliteSources]:
 
 def test_nobody_is_registered_where_there_is_no_table(store: SqliteSources) -> None:
     assert store.registration() is None
+    assert (store.source().visit, store.source().token) == (0, "")
     store.create_registration()
     assert store.registration() is None
     assert (store.source().visit, store.source().token) == (0, "")

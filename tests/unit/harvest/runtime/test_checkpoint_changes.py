@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,11 @@ from harvest.config.model import ReaperConfig
 from harvest.core.interfaces.range_store import Bounds
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
-from harvest.core.source import Source
+from harvest.core.source import Registration, Source
 from harvest.errors import CheckpointError, ConfigurationError, HarvestError, StoreUnavailable
 from harvest.runtime import checkpoint_changes as changes
+from harvest.runtime import registration
+from harvest.runtime.parts import make_any_store
 
 CONFIG = parse(
     "database: postgresql://localhost/d\nkafka: {bootstrap.servers: 'localhost:1'}\n"
@@ -57,7 +60,7 @@ def test_what_was_opened_is_closed(
 ) -> None:
     for name in ("make_range_store", "make_any_store"):
         monkeypatch.setattr(changes, name, Broken)
-    monkeypatch.setattr(changes, "check_registration", lambda *_: None)
+    monkeypatch.setattr(changes, "check_registration", lambda *_, **__: None)
     monkeypatch.setattr(changes, "alone", lambda *_: contextlib.nullcontext())
     Broken.opened = 0
     with pytest.raises(HarvestError):
@@ -119,7 +122,7 @@ class World:
         self.seen.append(("rewrite", shards, list(positions)))
 
     def _note(self, name: str) -> Callable[..., None]:
-        return lambda *_: self.seen.append(name)
+        return lambda *_, **__: self.seen.append(name)
 
     @contextlib.contextmanager
     def _alone(self, _: object, shards: int) -> Iterator[None]:
@@ -173,6 +176,27 @@ def test_a_dry_run_accepts_nothing_and_says_what_differs(world: World) -> None:
     world.source_now = Source(server="another", timeline=2, log=50)
     assert changes.accept_database(CONFIG, dry_run=True).difference is not None
     assert world.seen == ["check_registration"]
+
+
+def test_a_dry_run_registers_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the wrong file, all real harvesters would be refused afterwards."""
+    (tmp_path / "app.db").touch()
+    config = parse(
+        f"database: sqlite:///{tmp_path}/app.db\nkafka: {{bootstrap.servers: 'localhost:1'}}\n"
+        "group: g\n"
+    )
+    before = Source(visit=3, token="x")
+    record = SimpleNamespace(load=lambda: before, close=lambda: None)
+    monkeypatch.setattr(changes, "make_record", lambda _: record)
+    monkeypatch.setattr(changes, "Checkpoints", lambda _: SimpleNamespace(read_mark=lambda: None))
+    monkeypatch.setattr(registration, "_cluster_id", lambda _: "c")
+    found = changes.accept_database(config, dry_run=True)
+    assert "it has gone back in time" in str(found.difference)
+    with contextlib.closing(make_any_store(config)) as store:
+        assert store.registration() is None
+        store.register(Registration("c", "another", "theirs", "mark"))
+    with pytest.raises(ConfigurationError, match="group 'theirs' and not 'g'"):
+        changes.accept_database(config, dry_run=True)
 
 
 @pytest.mark.parametrize("above", [0, 1])
@@ -263,7 +287,7 @@ def test_another_configuration_than_the_harvesters_changes_nothing(
     """It holds claims that are none of theirs: they may be at work. What the database has of
     shards and positions is theirs, and after their next start they would refuse it."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise ConfigurationError("it is harvested with group 'h' and not 'g'")
 
     monkeypatch.setattr(changes, "check_registration", refuse)

@@ -197,3 +197,22 @@ def test_a_table_without_ids_in_order_is_not_published(monkeypatch: pytest.Monke
         config = CONFIG.model_copy(update={"wal": CONFIG.wal.model_copy(update=changes)})
         with pytest.raises(ConfigurationError, match="--publish-table is for tables of goharvest"):
             module.renew_slot(config, publish_table=True)
+
+
+def test_a_dry_run_leads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To lead is to write to the coordination log."""
+
+    @contextlib.contextmanager
+    def alone(*_: object) -> Iterator[None]:
+        raise AssertionError("it leads")
+        yield
+
+    slot = SimpleNamespace(state=lambda: None)
+    source = SimpleNamespace(slot=slot, count_rows=lambda _: 7, close=lambda: None)
+    monkeypatch.setattr(module, "alone", alone)
+    monkeypatch.setattr(module, "refuse_dead_letters", lambda _: None)
+    monkeypatch.setattr(module, "make_wal_source", lambda _: source)
+    found = module.renew_slot(CONFIG, publish_table=True, dry_run=True)
+    assert found == module.Renewal(None, 7)
+    with pytest.raises(AssertionError, match="it leads"):
+        module.renew_slot(CONFIG, publish_table=True)
