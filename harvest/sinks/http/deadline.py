@@ -7,6 +7,7 @@ written is kept until something is to be read, so that a small request is one pa
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import time
 from collections.abc import Iterable
@@ -80,7 +81,11 @@ class _Stream(httpcore.NetworkStream):
 
 
 class DeadlineBackend(httpcore.NetworkBackend):
-    """Opens connections for one thread. The deadline holds for connecting, too."""
+    """Opens connections for one thread. The deadline holds for connecting, too.
+
+    Of a host with several addresses, each has its share of the time that is left: the first may
+    drop what is sent to it.
+    """
 
     def __init__(self, deadline: Deadline) -> None:
         self._backend = httpcore.SyncBackend()
@@ -96,6 +101,23 @@ class DeadlineBackend(httpcore.NetworkBackend):
     ) -> httpcore.NetworkStream:
         """See `httpcore.NetworkBackend`."""
         del timeout
-        left_s = self._deadline.left_s(httpcore.ConnectTimeout)
-        stream = self._backend.connect_tcp(host, port, left_s, local_address, socket_options)
-        return _Stream(stream, self._deadline)
+        addresses = _addresses(host, port)
+        for left in range(len(addresses), 0, -1):
+            share_s = self._deadline.left_s(httpcore.ConnectTimeout) / left
+            try:
+                stream = self._backend.connect_tcp(
+                    addresses[-left], port, share_s, local_address, socket_options
+                )
+                return _Stream(stream, self._deadline)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if left == 1:
+                    raise
+        raise httpcore.ConnectError(f"{host} has no address")
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise httpcore.ConnectError(error) from error
+    return [str(address[0]) for *_, address in found]

@@ -2477,6 +2477,16 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("PostgresPartitions.rows", 'is_day = types["create_time"][0] == "date"', "is_day = False"),
     ),
     noticed(
+        "an address that gives no answer leaves time for the next",
+        f"{HTTP}.deadline",
+        "unit/harvest/sinks/test_http_exchange.py::test_an_address_that_gives_no_answer_leaves_time_for_the_next",
+        (
+            "DeadlineBackend.connect_tcp",
+            "(httpcore.ConnectTimeout) / left",
+            "(httpcore.ConnectTimeout)",
+        ),
+    ),
+    noticed(
         "an idempotency key begins no header of HTTP",
         f"{HTTP}.endpoint",
         "unit/harvest/sinks/test_http_exchange.py::test_an_idempotency_key_of_a_row_begins_no_other_header_or_request",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from typing import Any, Literal
 
@@ -213,6 +214,48 @@ def test_every_step_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch, tls: b
         stream.read(1)
     with pytest.raises(httpcore.WriteTimeout):
         stream.write(b"x" * 100_000)
+
+
+def test_an_address_that_gives_no_answer_leaves_time_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    found = [(0, 0, 0, "", (address, 1)) for address in ("::1", "10.0.0.1", "10.0.0.2")]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    deadline, below = Deadline(), Stream([])
+    backend = DeadlineBackend(deadline)
+    tried: list[tuple[str, float]] = []
+    fails: list[Exception] = []
+
+    def connect(address: str, _port: int, timeout: float, *_: Any) -> Stream:
+        tried.append((address, timeout))
+        if fails:
+            raise fails.pop(0)
+        return below
+
+    monkeypatch.setattr(backend._backend, "connect_tcp", connect)
+    deadline.set(60.0)
+    fails += [httpcore.ConnectTimeout("silent"), httpcore.ConnectError("refused")]
+    backend.connect_tcp("h", 1)
+    assert tried == [("::1", 20.0), ("10.0.0.1", 30.0), ("10.0.0.2", 60.0)]
+    fails += [httpcore.ConnectError("refused")] * 2 + [httpcore.ConnectError("the last")]
+    with pytest.raises(httpcore.ConnectError, match="the last"):
+        backend.connect_tcp("h", 1)
+    now_s[0] = 60.0
+    with pytest.raises(httpcore.ConnectTimeout):
+        backend.connect_tcp("h", 1)
+    assert len(tried) == 6
+
+
+def test_a_host_that_is_not_known_cannot_be_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    outcome = HttpSink(HttpEndpoint("http://h/")).send(Row(1, "t", b"k", b"{}"), "key", 7)
+    assert outcome.unavailable
+    assert "Name or service not known" in str(outcome.error)
 
 
 def test_who_answers_and_reads_no_more_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
