@@ -12,6 +12,7 @@ from marshal_py.admin.formatting import iso_utc
 from marshal_py.admin.log_replay import LogReplay, open_replay
 from marshal_py.admin.message_timeline import MessageStatus, MessageTimeline
 from marshal_py.admin.world_reader import own_time_ms
+from marshal_py.client.genesis import count_changed, counts_told
 from marshal_py.errors import InvalidArgument, LogHole
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.rationalizer import CellKey, PartitionState
@@ -33,7 +34,8 @@ def read_cell_history(
 ) -> tuple[CellTimeline, CellStatus]:
     """Read the cell's coordination partition; return its timeline, and how it stood at `at_ms`.
 
-    Raises `InvalidArgument` when the log does not reach back so far, `LogHole`.
+    Raises `InvalidArgument` when the log does not reach back so far, `LogHole`,
+    `PartitionCountChanged`.
     """
     key = (group, topic, partition)
     replay, p = _open(connection, key, wire)
@@ -110,6 +112,7 @@ def _feed(
         for event in events:
             timeline.feed(event if wire is MSGPACK else without_epoch(event), stamp_ms)
         events.clear()
+    _check_count(replay, state)
     if status is None:
         status = timeline.status(
             max(time.time_ns() // 1_000_000, timeline.latest_ms) if at_ms is None else at_ms,
@@ -117,3 +120,19 @@ def _feed(
         )
     timeline.finish()
     return status
+
+
+def _check_count(replay: LogReplay, state: PartitionState) -> None:
+    """Make sure that the cell was looked for where it was written (§7.2).
+
+    A partition without a genesis may be one that was added to a log: the others tell of how many it
+    was made.
+    """
+    told = {state.partitions} - {0}
+    if not told and replay.wire is MSGPACK:
+        connection = replay.connection
+        deadline = time.monotonic() + connection.timeout_s
+        told = counts_told(connection.kafka, connection.topic, replay.extents, deadline)
+        told |= {found.snapshot.partitions for found in replay.snapshots if found.snapshot}
+    for count in told - {replay.partitions}:
+        raise count_changed(replay.connection.topic, count, replay.partitions)

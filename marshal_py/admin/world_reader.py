@@ -358,7 +358,8 @@ def read_world(
 ) -> WorldView:
     """Read the log to its end, then watch it for `observe_s` seconds; or read it up to `at_ms`.
 
-    Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`, `ConfigurationError`, `InvalidArgument`.
+    Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`, `ConfigurationError`, `InvalidArgument`,
+    and `PartitionCountChanged` where groups are not looked for where they were written.
     """
     if at_ms is not None and observe_s:
         raise InvalidArgument("--observe watches what comes; the past (--at) cannot be watched")
@@ -394,7 +395,14 @@ def _read(
     while (left_ns := end_ns - boottime_ns()) > 0:
         view.watch(min(0.2, left_ns / 1e9))
     view.observed_ms = (boottime_ns() - began_ns) / MS if observe_s else 0.0
-    return view
+    if reader.partition_count_error is None:
+        return view
+    if at_ms is None:
+        raise reader.partition_count_error
+    raise InvalidArgument(
+        f"topic {connection.topic!r} had another number of partitions at {iso_utc(at_ms)} than it "
+        "has now: where groups were then is not known"
+    )
 
 
 def catch_up(connection: Connection, reader: LogReader, *, at_ms: int | None = None) -> WorldView:

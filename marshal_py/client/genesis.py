@@ -9,10 +9,10 @@ from typing import Final
 
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.settings import KafkaConfig
-from marshal_py.errors import MalformedRecord
+from marshal_py.errors import MalformedRecord, PartitionCountChanged
 from marshal_py.protocol.messages import MAX_BASE, VERSION, Genesis, decode
 
-__all__ = ["counts_told", "new_genesis", "new_identity"]
+__all__ = ["count_changed", "counts_told", "new_genesis", "new_identity"]
 
 LOOKED_AT: Final = 1_000
 """So many of the first records of a coordination partition may be others' before its genesis."""
@@ -57,6 +57,14 @@ def new_genesis(
 
 _NO_GROUP: Final = "-"
 """A genesis belongs to no group (§3.10)."""
+
+
+def count_changed(topic: str, was: int, count: int) -> PartitionCountChanged:
+    """Return what to raise where the log was written to `was` partitions, and there are `count`."""
+    return PartitionCountChanged(
+        f"topic {topic!r} had {was} partitions and now has {count}: claims would be decided in two "
+        "places. Stop all clients, run `marshal topic recover`, and start them again"
+    )
 
 
 def counts_told(

@@ -21,7 +21,7 @@ from confluent_kafka import (
 
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.admin_on_demand import AdminOnDemand
-from marshal_py.client.genesis import counts_told
+from marshal_py.client.genesis import count_changed, counts_told
 from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, close_consumer, connect
 from marshal_py.client.log_metadata import LogMetadata, asking
 from marshal_py.client.pulse import Pulse
@@ -758,11 +758,7 @@ class LogReader:
         logger.warning("reading %s: %s; trying on", topic or self.topic, why)
 
     def _changed(self, count: int, was: int | None = None) -> PartitionCountChanged:
-        return PartitionCountChanged(
-            f"topic {self.topic!r} had {was or self._partitions} partitions and now has {count}: "
-            "claims would be decided in two places. Stop all clients, run `marshal topic recover`, "
-            "and start them again"
-        )
+        return count_changed(self.topic, was or self._partitions, count)
 
     def close(self) -> None:
         """Disconnect."""

@@ -270,6 +270,30 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a log that was grown is read by no command",
+        f"{ADMIN}.world_reader",
+        f"{OF_ADMIN}/test_world_reader.py::test_a_log_that_was_grown_is_no_log_without_troubles",
+        ("_read", "if reader.partition_count_error is None:", "if reader.topic:"),
+    ),
+    noticed(
+        "a partition without a genesis asks the others of how many it is",
+        f"{ADMIN}.cell_history",
+        f"{OF_ADMIN}/test_cell_history.py::test_in_a_log_that_was_grown_a_cell_is_not_said_to_be_unknown",
+        ("_check_count", "if not told and replay.wire is MSGPACK:", "if replay is None:"),
+    ),
+    noticed(
+        "snapshots tell of how many partitions a log is that was trimmed",
+        f"{ADMIN}.cell_history",
+        f"{OF_ADMIN}/test_cell_history.py::test_in_a_log_that_was_grown_a_cell_is_not_said_to_be_unknown",
+        ("_check_count", "found.snapshot.partitions for", "replay.partitions for"),
+    ),
+    noticed(
+        "the genesis of its own says of how many a log is that was recovered",
+        f"{ADMIN}.cell_history",
+        f"{OF_ADMIN}/test_cell_history.py::test_a_log_that_was_recovered_since_it_was_grown_is_well",
+        ("_check_count", "if not told and replay.wire is MSGPACK:", "if replay.wire is MSGPACK:"),
+    ),
+    noticed(
         "the past of version 1 has the records of its moment",
         f"{ADMIN}.world_reader",
         f"{OF_ADMIN}/test_world_reader.py::test_a_look_at_the_past_of_version_1_goes_by_the_times_in_records",

@@ -12,7 +12,7 @@ from marshal_py.admin import world_reader as module
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import SilenceEstimate, WorldView, catch_up, read_world
 from marshal_py.client.log_reader import Truncated
-from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole
+from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, PartitionCountChanged
 from marshal_py.protocol.messages import ClaimingPartition
 from marshal_py.protocol.text.codec import (
     CLAIMING_PARTITION,
@@ -270,6 +270,21 @@ def test_a_moment_before_the_log_begins_is_a_wrong_argument_and_a_hole_is_none(
     found, (reader,) = read(monkeypatch, [LogHole("gone")])
     assert isinstance(found, LogHole)
     assert reader.is_closed
+
+
+def test_a_log_that_was_grown_is_no_log_without_troubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of its groups are not where they are looked for: nothing would be wrong with them."""
+
+    def open_reader(*_: object) -> LogByHand:
+        log = LogByHand()
+        log.partition_count_error = PartitionCountChanged("8, and were 1")
+        return log
+
+    monkeypatch.setattr(module, "open_reader", open_reader)
+    with pytest.raises(PartitionCountChanged, match="8, and were 1"):
+        read_world(CONNECTION)
+    with pytest.raises(InvalidArgument, match="had another number of partitions at 1970-01-01"):
+        read_world(CONNECTION, at_ms=1_000)
 
 
 def test_the_past_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
