@@ -313,6 +313,21 @@ class HeldPartition:
         self.tail = (-1, -1)
         self.done_before = done_before
 
+    def read_on(self, offset: int) -> None:
+        """Go on at `offset`, as there is nothing between what was fetched and that.
+
+        What was fetched, handed out or not, stays to be done.
+        """
+        self.epochs, self.leader_epoch = LeaderEpochs(), -1
+        fetched_to = self.last_end
+        # What comes now may be others than an earlier holder has done.
+        self.done_before = tuple(
+            (first, min(end, fetched_to)) for first, end in self.done_before if first < fetched_to
+        )
+        self.read_to = offset
+        if offset > fetched_to:
+            self.reached(offset)
+
     @property
     def has_begun(self) -> bool:
         """Whether Kafka has had something where it began, or that was up to Kafka."""

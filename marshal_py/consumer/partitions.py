@@ -240,10 +240,14 @@ class Partitions:
             return
         self._fetcher.unassign(part)
         fetched_to = part.last_end
-        part.start(first)  # or what is known of the old position would be stored again
         if self._delivery.claims_messages:
+            part.start(first)
             # From there to `first` is no message. If none follows, no claim will say so.
             part.last_end = fetched_to
+        elif first < fetched_to:  # version 1: a position goes back under the same claim
+            part.start(first)
+        else:
+            part.read_on(first)
         self._fetcher.assign(part, first)
 
     def _reset(self, part: HeldPartition, offset: int) -> None:

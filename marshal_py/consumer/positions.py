@@ -294,6 +294,8 @@ class Positions:
         position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
         if part.number is not None:  # where it is read is another matter than what of it is done
             position = part.read_to
+        elif not (self._delivery.claims_messages or self._is_text):
+            position = max(position, part.last_end, part.tail[1])
         if part.range is not None and end_known >= 0:  # it may be granted before there is any of it
             position = min(position, end_known)
         known = _known_id(part)
@@ -315,7 +317,7 @@ class Positions:
             if found.offset() >= position:
                 return position
         if fate == "trimmed":
-            to = end if self._on_missing == "latest" else first
+            to = end_now if self._on_missing == "latest" else first
             self._tell(
                 part,
                 f"messages from offset {position} on were deleted before they were "

@@ -2692,4 +2692,26 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_range_stream.py::test_of_large_messages_it_reads_on_as_far_as_they_can_be_kept",
         ("RangeStream._is_full", " or self._kept_bytes >= KEPT_BYTES // 2", ""),
     ),
+    noticed(
+        "where a partition was read tells whether it was cut off",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_what_is_in_hand_of_a_partition_that_was_cut_off_comes_again",
+        (
+            "Positions.restart_of",
+            "position = max(position, part.last_end, part.tail[1])",
+            "pass",
+        ),
+    ),
+    noticed(
+        "what is in hand keeps the position when messages were deleted",
+        f"{CONSUMER}.partitions",
+        f"{OF_CONSUMER}/test_positions.py::test_what_was_deleted_moves_no_position_past_what_is_in_hand",
+        ("Partitions._restart", "part.read_on(first)", "part.start(first)"),
+    ),
+    noticed(
+        "where reading goes on, nothing was done by an earlier holder",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_held_partition.py::test_of_what_is_still_to_be_fetched_nobody_has_done_anything_when_reading_goes_on",
+        ("HeldPartition.read_on", "(first, min(end, fetched_to))", "(first, end)"),
+    ),
 )

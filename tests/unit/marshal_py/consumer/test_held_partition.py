@@ -315,6 +315,16 @@ def test_the_end_of_a_partition_is_reached_when_all_before_it_is_done(manual: bo
     assert part.position() == 15
 
 
+def test_of_what_is_still_to_be_fetched_nobody_has_done_anything_when_reading_goes_on() -> None:
+    """It may be other messages than an earlier holder has done."""
+    part = held()
+    part.start(10, done_before=((12, 14), (18, 25), (28, 30)))
+    part.last_end = 20
+    part.read_on(20)
+    assert part.done_before == ((12, 14), (18, 20))
+    assert (part.position(), part.tail) == (10, (-1, -1))
+
+
 def test_what_is_done_above_the_position_is_known() -> None:
     part = held(manual=True)
     for offsets in ((10, 11, 12, 15), (16, 17, 20)):

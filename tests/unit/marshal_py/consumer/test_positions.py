@@ -354,6 +354,76 @@ def test_a_partition_that_may_have_been_cut_off_waits_for_an_answer(
     assert part.out_of_range
 
 
+def handed_out(world: World, first: int, end: int, *, manual: bool) -> HeldPartition:
+    """These messages were fetched and are in hand; at the next one, Kafka has nothing."""
+    part, part.manual = world.part, manual
+    world.claim.position = first
+    part.stage = Stage.ACTIVE
+    part.start(first)
+    part.metadata = ClaimMetadata(topic_id=NEW)
+    part.begin(run := run_of(part, *range(first, end)))
+    next(run.rest)
+    if manual:
+        run.be(run.messages, iter(()))
+        part.finish(run)
+    part.last_end = end
+    part.out_of_range = True
+    return part
+
+
+def do_all(part: HeldPartition, *offsets: int) -> None:
+    if part.manual:
+        for offset in offsets:
+            part.acknowledge(offset)
+    elif part.run is not None:
+        part.finish(part.run)
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_what_is_in_hand_of_a_partition_that_was_cut_off_comes_again(
+    monkeypatch: pytest.MonkeyPatch, manual: bool
+) -> None:
+    """Under the next claim: what came twice under one would be acknowledged once."""
+    world = World(monkeypatch)
+    part = handed_out(world, 12, 30, manual=manual)
+    part.acknowledge(12)
+    world.advance()
+    assert (world.set_to, world.assigned) == ([13], [])
+    assert part.stage is Stage.RELEASING
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_reading_goes_on_behind_what_is_in_hand_and_nothing_comes_twice(
+    monkeypatch: pytest.MonkeyPatch, manual: bool
+) -> None:
+    world = World(monkeypatch)
+    part = handed_out(world, 12, 16, manual=manual)
+    world.advance()
+    assert (world.assigned, part.out_of_range) == ([16], False)
+    assert part.position() == 12
+    do_all(part, *range(12, 16))
+    assert part.position() == 16
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_what_was_deleted_moves_no_position_past_what_is_in_hand(
+    monkeypatch: pytest.MonkeyPatch, manual: bool
+) -> None:
+    world = World(monkeypatch)
+    part = handed_out(world, 2, 5, manual=manual)
+
+    def assign(part: HeldPartition, at: int) -> None:
+        part.acknowledge(2)  # a handler comes in between
+        world.assigned.append(at)
+
+    world.made.fetcher.assign = assign
+    world.advance()
+    assert world.assigned == [10]
+    assert part.position() == 3
+    do_all(part, 3, 4)
+    assert part.position() == 10
+
+
 def test_under_which_claim_a_position_that_was_set_is_taken_up_is_in_the_log_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
