@@ -111,6 +111,10 @@ class ClusterFacts:
     """By how much this machine's wall clock is ahead of the broker's, at most."""
     counts_sleep: bool = True
     mismatches: tuple[str, ...] = ()
+    unreadable: str = ""
+    """Why the log could not be read to its end; empty: it could."""
+    partitions_changed: str = ""
+    """What was said of another number of partitions than the log was made with; empty: nothing."""
     other_wire: bool = False
     principal: str = "User:NAME"
 
@@ -218,6 +222,11 @@ def _check_acl(report: _Report, topic: TopicFacts) -> None:
 
 def _check_partition_count(report: _Report, topic: TopicFacts) -> None:
     facts, number = report.facts, len(topic.partitions)
+    if facts.partitions_changed:
+        if topic is facts.topic:  # it mends the topic of snapshots, too
+            fix = f"marshal -b {facts.servers} topic recover --topic {shlex.quote(topic.name)}"
+            report.add("partitions", "error", topic.name, facts.partitions_changed, "", fix)
+        return
     if topic is facts.snapshots:
         wanted = len(facts.topic.partitions)
         if wanted and number != wanted:
@@ -415,6 +424,8 @@ def _check_clocks(report: _Report) -> None:
 
 def _check_records(report: _Report) -> None:
     facts = report.facts
+    if facts.unreadable:
+        report.add("log", "error", facts.topic.name, f"cannot be read: {facts.unreadable}")
     for text in facts.mismatches:
         report.add("snapshots", "error", facts.topic.name, text, "", "marshal verify")
     if facts.other_wire:

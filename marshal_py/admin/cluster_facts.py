@@ -20,12 +20,12 @@ from confluent_kafka.admin import (
 
 from marshal_py.admin.cluster_checks import ClockSample, ClusterFacts, PartitionFacts, TopicFacts
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.world_reader import open_reader, until_silent
+from marshal_py.admin.world_reader import catch_up, open_reader
 from marshal_py.client.acl import REFUSED
 from marshal_py.client.kafka_clients import connect
-from marshal_py.client.log_reader import LogReader, boottime_ns
+from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
 from marshal_py.client.topics import admin_client
-from marshal_py.errors import BrokerUnavailable, LogHole
+from marshal_py.errors import BrokerUnavailable, MarshalError, PartitionCountChanged
 
 __all__ = ["gather_cluster_facts"]
 
@@ -52,6 +52,7 @@ def gather_cluster_facts(
     brokers = tuple(sorted(metadata.brokers))
     samples: list[ClockSample] = []
     mismatches: tuple[str, ...] = ()
+    unreadable = partitions_changed = ""
     wall_ms: float | None = None
     other_wire = False
     if not topic.missing and not topic.denied:
@@ -64,10 +65,13 @@ def gather_cluster_facts(
                 samples += watched
                 mismatches = tuple(map(str, reader.mismatches))
                 other_wire = reader.met_other_wire
+                partitions_changed = str(reader.partition_count_error or "")
             finally:
                 reader.close()
-        except LogHole as error:
-            mismatches = (str(error),)
+        except PartitionCountChanged as error:
+            partitions_changed = str(error)
+        except (MarshalError, Truncated) as error:
+            unreadable = str(error)
     if probe:
         samples = _probe(admin, connection)
     if samples:
@@ -86,6 +90,8 @@ def gather_cluster_facts(
         wall_ahead_ms=wall_ms,
         counts_sleep=hasattr(time, "CLOCK_BOOTTIME"),
         mismatches=mismatches,
+        unreadable=unreadable,
+        partitions_changed=partitions_changed,
         other_wire=other_wire,
         principal=f"User:{user}" if user else "User:NAME",
     )
@@ -170,9 +176,7 @@ def _watch(
     connection: Connection, reader: LogReader, watch_s: float, leaders: dict[int, int]
 ) -> list[ClockSample]:
     """Read the log to its end; then note when its records come."""
-    reader.open(connection.timeout_s)
-    for _ in until_silent(connection, reader, events=False):
-        pass
+    catch_up(connection, reader)
     samples = []
     end_s = time.monotonic() + watch_s
     while (left_s := end_s - time.monotonic()) > 0:

@@ -294,6 +294,32 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_check_count", "if not told and replay.wire is MSGPACK:", "if replay.wire is MSGPACK:"),
     ),
     noticed(
+        "a snapshot of another log ends no look at the cluster",
+        f"{ADMIN}.cluster_facts",
+        f"{OF_ADMIN}/test_cluster_facts.py::test_a_snapshot_of_another_log_is_passed_over",
+        (
+            "_watch",
+            "catch_up(connection, reader)",
+            "reader.open(connection.timeout_s), list(reader.history())",
+        ),
+    ),
+    noticed(
+        "who looks at the cluster sees that the log was grown",
+        f"{ADMIN}.cluster_facts",
+        f"{OF_ADMIN}/test_cluster_facts.py::test_a_log_that_was_grown_is_to_be_recovered",
+        ("gather_cluster_facts", 'str(reader.partition_count_error or "")', '""'),
+    ),
+    noticed(
+        "a log that was grown is recovered, and not the topic of snapshots grown by hand",
+        f"{ADMIN}.cluster_checks",
+        f"{OF_ADMIN}/test_cluster_checks.py::test_a_log_that_was_grown_is_one_error",
+        (
+            "_check_partition_count",
+            "        return\n    if topic is facts.snapshots:",
+            "    if topic is facts.snapshots:",
+        ),
+    ),
+    noticed(
         "the past of version 1 has the records of its moment",
         f"{ADMIN}.world_reader",
         f"{OF_ADMIN}/test_world_reader.py::test_a_look_at_the_past_of_version_1_goes_by_the_times_in_records",
@@ -492,10 +518,10 @@ COORDINATION: tuple[Noticed, ...] = (
         ("gather_cluster_facts", "watch_s if stamped else 0.0", "watch_s"),
     ),
     noticed(
-        "a log with a hole does not end the look at the cluster",
+        "a log that cannot be read does not end the look at the cluster",
         f"{ADMIN}.cluster_facts",
         f"{OF_ADMIN}/test_cluster_facts.py::test_a_log_that_cannot_be_read_is_a_finding_and_no_end_of_the_look",
-        ("gather_cluster_facts", "except LogHole as error:", "except ValueError as error:"),
+        ("gather_cluster_facts", "except (MarshalError, Truncated) as", "except MarshalError as"),
     ),
     noticed(
         "settings that may not be seen are not known",

@@ -136,6 +136,17 @@ def test_the_snapshot_topic_has_another_number_of_partitions(number: int, fix: s
     assert (check.fix or "").startswith(fix)
 
 
+def test_a_log_that_was_grown_is_one_error() -> None:
+    """What mends it grows the topic of snapshots, too."""
+    grown = topic("__marshal", PLAN.config, 16)
+    check = only(replace(SOUND, topic=grown, partitions_changed="it had 8, and now has 16"))
+    assert (check.name, check.subject, check.text) == (
+        *("partitions", "__marshal"),
+        "it had 8, and now has 16",
+    )
+    assert check.fix == "marshal -b broker:9092 topic recover --topic __marshal"
+
+
 def test_rights() -> None:
     check = only(replace(with_topic(operations=frozenset({"READ"})), principal="User:app"))
     assert check.name == "acl"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,17 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.admin import cluster_facts as module
-from marshal_py.admin.cluster_checks import ClusterFacts
+from marshal_py.admin.cluster_checks import ClusterFacts, check_cluster
 from marshal_py.admin.cluster_facts import gather_cluster_facts
 from marshal_py.admin.connection import Connection
-from marshal_py.errors import BrokerUnavailable, LogHole, SnapshotMismatch
+from marshal_py.client.log_reader import Truncated
+from marshal_py.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    LogHole,
+    PartitionCountChanged,
+    SnapshotMismatch,
+)
 from tests.support.log_by_hand import LogByHand
 from tests.support.messages import heartbeat
 
@@ -166,14 +174,59 @@ def test_what_may_not_be_seen_is_not_taken_for_missing(cluster: Cluster) -> None
         cluster.facts()
 
 
-def test_a_log_that_cannot_be_read_is_a_finding_and_no_end_of_the_look(cluster: Cluster) -> None:
-    cluster.hole = LogHole("records 0 to 7 are gone")
-    assert cluster.facts().mismatches == ("records 0 to 7 are gone",)
-    cluster.hole = None
+@pytest.mark.parametrize("kind", [LogHole, BrokerUnavailable, AccessDenied, Truncated])
+def test_a_log_that_cannot_be_read_is_a_finding_and_no_end_of_the_look(
+    cluster: Cluster, kind: type[Exception]
+) -> None:
+    cluster.hole = kind("this is why")
+    facts = cluster.facts()
+    assert (facts.unreadable, facts.mismatches) == ("this is why", ())
+    assert (len(facts.topic.partitions), facts.broker_config) == (2, {"log.cleaner.enable": "true"})
+    (found,) = [check for check in check_cluster(facts) if check.name == "log"]
+    assert (found.level, found.text) == ("error", "cannot be read: this is why")
+
+
+def test_a_snapshot_of_another_log_is_passed_over(cluster: Cluster) -> None:
+    cluster.log = Restarted()
+    assert cluster.facts(watch_s=1.0).unreadable == ""
+    assert cluster.log.is_closed
+
+
+def test_a_log_that_was_grown_is_to_be_recovered(cluster: Cluster) -> None:
+    cluster.log.partition_count_error = PartitionCountChanged("8 partitions, and were 2")
+    facts = cluster.facts()
+    found = [check for check in check_cluster(facts) if check.name == "partitions"]
+    assert [(c.level, c.subject, c.text, c.fix) for c in found] == [
+        (
+            *("error", "log", "8 partitions, and were 2"),
+            "marshal -b b:9092 topic recover --topic log",
+        )
+    ], "nor is anything said of the topic of snapshots, which it mends"
+    cluster.hole = PartitionCountChanged("16, and were 2")
+    facts = cluster.facts()
+    assert (facts.partitions_changed, facts.unreadable) == ("16, and were 2", "")
+
+
+def test_what_snapshots_say_is_told(cluster: Cluster) -> None:
     cluster.log.mismatches.append(SnapshotMismatch("w's snapshot differs"))
     cluster.log.met_other_wire = True
     facts = cluster.facts()
     assert (facts.mismatches, facts.other_wire) == (("w's snapshot differs",), True)
+
+
+class Restarted(LogByHand):
+    """It has to be opened twice."""
+
+    opened = 0
+
+    def open(self, timeout_s: float, *, until_ms: int | None = None) -> None:
+        self.opened += 1
+        super().open(timeout_s, until_ms=until_ms)
+
+    def history(self, *, events: bool = True) -> Iterator[tuple[list[Any], list[Any]]]:
+        if self.opened == 1:
+            raise Truncated("log/0 is another log than its snapshot's")
+        return super().history(events=events)
 
 
 class Beating(LogByHand):
