@@ -59,10 +59,11 @@ class GroupMetrics(Collector):
     ``shard`` as well: ``_leader_held`` (by somebody who is not silent); by ``topic`` and
     ``partition``: ``_lag_messages``, ``_lag_seconds`` (how long the next message has waited, as far
     as it was watched), ``_stalled_seconds`` (held, messages wait, and the position stands still),
-    ``_partition_held``, ``_partition_stopped`` (messages wait, and nobody alive holds it),
-    ``_partition_offline`` (Kafka has no leader for it: its lag is that of the last known end); of
-    partitions that are shared by ranges, ``_open_ranges`` and ``_open_range_grants`` (how often in
-    a row one of them was granted without progress, at most: a message may kill its handlers).
+    ``_partition_held`` (of those that are held or wanted), ``_partition_stopped`` (messages wait,
+    and nobody alive holds it), ``_partition_offline`` (Kafka has no leader for it: its lag is that
+    of the last known end); of partitions that are shared by ranges, ``_open_ranges`` and
+    ``_open_range_grants`` (how often in a row one of them was granted without progress, at most: a
+    message may kill its handlers).
 
     Counters: ``marshal_group_events_total`` by ``event``, ``marshal_group_redeliveries_total``
     (ranges granted again at the position where they were), ``marshal_coordination_records_total``,
@@ -204,10 +205,16 @@ class GroupMetrics(Collector):
         offline = family("partition_offline", "Whether Kafka has no leader for it.")
         ranges = family("open_ranges", "Ranges of its messages that are open.")
         grants = family("open_range_grants", "Grants in a row without progress, at most.")
-        for row, waited_s, still_s in self._told:
+        told = self._told
+        telling = {row.group for row, *_ in told if row.wanted}
+        for row, waited_s, still_s in told:
             where = [row.group, row.topic, str(row.partition)]
             alive = _is_alive(row)
-            held.add_metric(where, row.holder is not None)
+            # Where nobody says what the group consumes, or nobody is left, it is what it has
+            # consumed. A lock that is free, and a topic that is not consumed any more, is no fault.
+            wanted = row.wanted or (row.group not in telling and row.position is not None)
+            if wanted or row.holder is not None:
+                held.add_metric(where, row.holder is not None)
             waits = row.lag != 0  # where it is not known, there may be messages
             stopped.add_metric(where, not alive and waits)
             offline.add_metric(where, row.offline)

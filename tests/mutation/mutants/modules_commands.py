@@ -3129,6 +3129,18 @@ COMMANDS: tuple[Noticed, ...] = (
         ("lag", "    require_online(rows)\n", ""),
     ),
     noticed(
+        "what nobody wants is no partition that nobody holds",
+        "marshal_py.telemetry.group_metrics",
+        "unit/marshal_py/telemetry/test_group_metrics.py::test_what_nobody_wants_is_no_partition_that_nobody_holds",
+        ("GroupMetrics._lag", "row.group not in telling and ", ""),
+    ),
+    noticed(
+        "of a group that nobody is left of, what it consumed is wanted",
+        "marshal_py.telemetry.group_metrics",
+        "unit/marshal_py/telemetry/test_group_metrics.py::test_what_nobody_wants_is_no_partition_that_nobody_holds",
+        ("GroupMetrics._lag", "row.wanted or (", "row.wanted and ("),
+    ),
+    noticed(
         "the exporter asks for the log's ends, too",
         f"{TELEMETRY}.group_metrics",
         f"{OF_TELEMETRY}/test_group_metrics.py::test_a_log_that_nobody_answers_for_tells_nothing",

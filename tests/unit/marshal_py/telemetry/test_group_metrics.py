@@ -246,7 +246,7 @@ def test_a_partition_that_nobody_alive_holds_is_stopped_while_messages_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One without a position waits with all that there is."""
-    held = ROWS[0]
+    held = replace(ROWS[0], wanted=True)
     found = told(
         [
             held,
@@ -260,6 +260,32 @@ def test_a_partition_that_nobody_alive_holds_is_stopped_while_messages_wait(
     assert found["partition_stopped"] == [0, 1, 1, 0, 1]
     assert found["partition_held"] == [1, 1, 0, 0, 0]
     assert found["lag_messages"] == [4, 4, 4, 0]
+
+
+def test_what_nobody_wants_is_no_partition_that_nobody_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic that a group consumes no more, or a lock between its uses, needs no holder."""
+    nothing: Any = None
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+    free = replace(ROWS[0], holder=None, liveness=None)
+    lock = replace(free, position=None, lag=None)
+
+    def told(*rows: PartitionLag) -> dict[str, float]:
+        monkeypatch.setattr(group_metrics, "measure_lag", lambda *_, **__: rows)
+        metrics.ask()
+        return values(metrics, "partition_held")
+
+    wanted, dropped = replace(free, wanted=True), replace(free, topic="refunds", partition=1)
+    assert told(wanted, dropped, replace(lock, partition=2)) == {"0": 0}
+    assert told(replace(ROWS[0], wanted=True), replace(ROWS[1], topic="refunds")) == {
+        "0": 1,
+        "1": 1,
+    }
+    # Its members are gone, or claim partitions by hand.
+    assert told(free, replace(lock, partition=1)) == {"0": 0}
+    other = replace(wanted, group="h", partition=2)
+    assert told(free, replace(lock, partition=1), other) == {"0": 0, "2": 0}
 
 
 def test_of_partitions_that_are_shared_by_ranges_none_open_is_told_as_well(
