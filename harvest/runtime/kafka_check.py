@@ -43,7 +43,10 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
         found = metadata.topics.get(topic)
         if found is None or found.error is not None:
             level = "warning" if config.coordination.create_topics else "error"
-            text = f"the coordination topic {topic} does not exist: run `marshal topic create`"
+            text = (
+                f"the coordination topic {topic} does not exist or may not be seen: run `marshal "
+                "topic create`, or grant DESCRIBE on it"
+            )
             findings.append(Finding("topic", level, text))  # type: ignore[arg-type]
     if config.delivery == "transactional" or config.mode == "wal":
         findings.append(_check_group(config))
@@ -58,6 +61,7 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
         )
         for name in missing
     ]
+    findings += _leaderless(metadata, [*own, *known])
     if known:
         settings_of = _settings_of(admin, known)
         writable = _writable(admin, known)
@@ -70,6 +74,19 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
                 text = f"{name} may not be written to: grant WRITE on it"
                 findings.append(Finding("topic", "error", text))
     return findings
+
+
+def _leaderless(metadata: Any, names: Sequence[str]) -> Iterator[Finding]:
+    """Topics with partitions that can be neither written nor read now."""
+    for name in names:
+        found = metadata.topics.get(name)
+        down = (
+            [p for p, part in sorted(found.partitions.items()) if part.leader < 0] if found else []
+        )
+        if down:
+            shown = ", ".join(map(str, down[:8])) + (f", … ({len(down)})" if down[8:] else "")
+            text = f"{name}: no leader for partitions {shown}: start the brokers that are down"
+            yield Finding("topic", "error", text)
 
 
 def _check_topic(

@@ -472,6 +472,18 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("Harvest._forwarding", "logging.getLogger(name).removeHandler(self._forward)", "pass"),
     ),
     noticed(
+        "broker 0 is a leader",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_all_is_well",
+        ("_leaderless", "part.leader < 0", "part.leader <= 0"),
+    ),
+    noticed(
+        "coordination topics have leaders, too",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_a_topic_with_partitions_that_have_no_leader_is_not_called_well",
+        ("check_kafka", "_leaderless(metadata, [*own, *known])", "_leaderless(metadata, known)"),
+    ),
+    noticed(
         "one replica needs no two in sync",
         f"{RUN}.kafka_check",
         "unit/harvest/runtime/test_kafka_check.py::test_replicas_in_sync",

@@ -49,6 +49,8 @@ class Cluster:
             "own.snapshots": (1, 3),
             "orders": (2, 3),
         }
+        self.leaderless: dict[str, int] = {}
+        """Topics of which so many partitions have no leader."""
         self.settings: dict[str, str] | Exception = {"min.insync.replicas": "2"}
         self.allowed: list[AclOperation] | Exception | None = [AclOperation.WRITE]
         self.checkpoint: str | Exception | None = None
@@ -72,10 +74,12 @@ class Cluster:
             raise BrokerUnavailable("localhost:1: Connection refused")
         topics = {}
         for name, (partitions, replicas) in self.topics.items():
-            partition = SimpleNamespace(replicas=list(range(replicas)))
-            topics[name] = SimpleNamespace(
-                error=None, partitions=dict.fromkeys(range(partitions), partition)
-            )
+            down = self.leaderless.get(name, 0)
+            parts = {
+                p: SimpleNamespace(replicas=list(range(replicas)), leader=-1 if p < down else 0)
+                for p in reversed(range(partitions))
+            }
+            topics[name] = SimpleNamespace(error=None, partitions=parts)
         return self, SimpleNamespace(brokers={1: 1, 2: 2, 3: 3}, topics=topics)
 
     def describe_configs(self, resources: Sequence[Any], **_: object) -> dict[Any, Future]:
@@ -127,7 +131,10 @@ def test_brokers_that_do_not_answer_are_all_that_is_said(cluster: Cluster) -> No
 @pytest.mark.parametrize("missing", ["own", "own.snapshots"])
 def test_who_does_not_make_the_topics_has_to_find_them(cluster: Cluster, missing: str) -> None:
     del cluster.topics[missing]
-    text = f"the coordination topic {missing} does not exist: run `marshal topic create`"
+    text = (
+        f"the coordination topic {missing} does not exist or may not be seen: run `marshal topic "
+        "create`, or grant DESCRIBE on it"
+    )
     assert cluster.findings() == [("error", text)]
     makes = config(coordination="topic: own, create_topics: true")
     assert cluster.findings(makes) == [("warning", text)]
@@ -136,6 +143,19 @@ def test_who_does_not_make_the_topics_has_to_find_them(cluster: Cluster, missing
 def test_a_topic_of_the_rows_that_is_missing_is_an_error(cluster: Cluster) -> None:
     ((level, text),) = cluster.findings(None, "orders", "bills")
     assert (level, text.partition(",")[0]) == ("error", "bills")
+
+
+@pytest.mark.parametrize("name", ["own", "own.snapshots", "orders"])
+def test_a_topic_with_partitions_that_have_no_leader_is_not_called_well(
+    cluster: Cluster, name: str
+) -> None:
+    cluster.leaderless = {name: 1}
+    text = f"{name}: no leader for partitions 0: start the brokers that are down"
+    assert cluster.findings() == [("error", text)]
+    cluster.topics[name] = (12, 3)
+    cluster.leaderless = {name: 9}
+    ((_, text),) = cluster.findings()
+    assert "partitions 0, 1, 2, 3, 4, 5, 6, 7, … (9): start" in text
 
 
 @pytest.mark.parametrize(
