@@ -57,6 +57,9 @@ class Handlers(Work, Protocol):
     def runs(self, part: HeldPartition) -> bool:
         """Whether a handler works on something of `part` now."""
 
+    def raw_of(self, message: Any) -> tuple[Any, Any] | None:
+        """Return key and value, as they came, of a message that a handler has; None: it has not."""
+
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """Finish what is in flight, and end."""
 
@@ -261,7 +264,8 @@ class ConsumerCore:
         if part is None:
             return  # whoever holds it now delivers it again
         if self.rejections is not None:
-            raw = self.iteration.raw_of(part, message)
+            raw = None if self.handlers is None else self.handlers.raw_of(message)
+            raw = raw or self.iteration.raw_of(part, message)
             self.rejections.write(message, raw, part, reason)
         self.log.warning(
             "%s: %s/%d at offset %d is rejected: it %s",

@@ -166,13 +166,13 @@ class Iteration:
             try:
                 messages = [self._deserializers.apply(message) for message in messages]
             except BaseException:
-                for before in raw:
-                    restore(before[0], before[1:])
+                _restore_all(raw)
                 raise
             self._raw = raw
             self._keep_raw()
         run.be(run.messages, iter(()), whole=True)
         if part.is_cut:  # meanwhile: what of it is left comes again
+            _restore_all(self._raw)
             self._put_back(run, 0)
             return None
         return Batch(messages, part.claim)
@@ -201,8 +201,7 @@ class Iteration:
         if run is None or polls or self._delivery.claims_messages:
             return
         if not run.part.manual:
-            for message, *raw in self._raw:
-                restore(message, (raw[0], raw[1]))
+            _restore_all(self._raw)
         self._raw = []
         run.part.rewind(run)
 
@@ -299,3 +298,9 @@ class Iteration:
                 wait_s = min(wait_s, max(0.0, give_up_s - time.monotonic()))
             is_idle = not fetcher.fetch(delivery.fetch_size, wait_s)
         return None
+
+
+def _restore_all(raw: list[tuple[Any, Any, Any]]) -> None:
+    """Give messages the keys and values that they came with."""
+    for message, key, value in raw:
+        restore(message, (key, value))

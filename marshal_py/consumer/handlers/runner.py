@@ -318,6 +318,15 @@ class Runner:
             restore(message, item.raw)
         self._core.deserializers.apply(message)
 
+    def raw_of(self, message: Any) -> tuple[Any, Any] | None:
+        """Return key and value, as they came, of a message that a handler has; None: it has not."""
+        with self.lock:
+            for task in self._tasks.running:
+                for item in task.items:
+                    if item.payload is message:
+                        return item.raw
+        return None
+
     def succeeded(self, task: Task) -> None:
         """The handler returned."""
         with self.lock:

@@ -2478,6 +2478,22 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Iteration._put_back", "self._delivery.drop(len(rest))", "pass"),
     ),
     noticed(
+        "a batch that is put back while it is decoded is put back as it came",
+        f"{CONSUMER}.iteration",
+        f"{OF_CONSUMER}/test_decisions.py::test_a_batch_that_is_put_back_as_it_was_decoded_is_decoded_once_when_it_comes_again",
+        (
+            "Iteration.take_batch",
+            "            _restore_all(self._raw)\n            self._put_back(run, 0)",
+            "            self._put_back(run, 0)",
+        ),
+    ),
+    noticed(
+        "what a handler rejects is written as it came",
+        f"{CONSUMER}.handlers.runner",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_what_a_handler_rejects_is_a_dead_letter_as_it_came",
+        ("Runner.raw_of", "return item.raw", "return None"),
+    ),
+    noticed(
         "a paused partition is fetched no further than what is owed",
         f"{CONSUMER}.at_most_once",
         f"{OF_CONSUMER}/test_claimed_ahead.py::test_a_paused_partition_is_fetched_until_nothing_is_owed_and_no_further",

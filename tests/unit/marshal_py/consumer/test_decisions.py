@@ -517,3 +517,36 @@ def test_whatever_happens_to_a_claim_has_the_assignment_look(kind: Any, wakes: b
     made.delivery._wakeup = SimpleNamespace(wake=lambda: woken.append(kind))
     made.delivery.on_notice(SimpleNamespace(kind=kind))
     assert woken == [kind] * wakes
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+def test_a_batch_that_is_put_back_as_it_was_decoded_is_decoded_once_when_it_comes_again(
+    mode: Any,
+) -> None:
+    """Its deserializer was given what it had made of the message, and failed."""
+    core: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", mode=mode, decode=len)._core
+    claim = FakeClaim()
+    claim.claimed_offset = 3
+    part = part_of(claim)
+    core.fetcher.fetch = lambda *_: 0
+    decode = core.deserializers.apply
+
+    def taken(run: Run) -> list[Any] | None:
+        part.begin(run)
+        core.delivery.began()
+        core.iteration.hand = run
+        batch = core.iteration.take_batch(run)
+        return batch if batch is None else [message.value() for message in batch]
+
+    def cut_meanwhile(message: Any) -> Any:
+        part.is_cut = True  # by the thread that gives ranges back
+        return decode(message)
+
+    run = Run(part, [Message(topic="t", partition=0, offset=o, value=b"abc") for o in (0, 1, 2)])
+    run.seq = 7  # at most once: it was claimed
+    core.deserializers.apply = cut_meanwhile
+    assert taken(run) is None
+    core.deserializers.apply, part.is_cut = decode, False
+    run = core.delivery.next_run()
+    assert offsets(run) == [0, 1, 2]
+    assert taken(run) == [3, 3, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ import pytest
 from confluent_kafka import Message
 
 from marshal_py.client.claim import core_of
+from marshal_py.consumer.acknowledging import AcknowledgeType
+from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.dead_letters import PREFIX
 from marshal_py.consumer.handlers.ending import Ending
 from marshal_py.consumer.handlers.options import HandlerOptions, Retry
@@ -217,6 +220,31 @@ def test_a_dead_letter_is_the_message_as_it_came_and_names_the_claim(
     assert dict(headers)[f"{PREFIX}epoch"] == b"7"
     assert part.position() == 11
     assert ground.runner.stats().dead_lettered == 1
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_what_a_handler_rejects_is_a_dead_letter_as_it_came(mode: Any, batch_size: Any) -> None:
+    consumer = Consumer("127.0.0.1:1", group_id="g", topics="t", mode=mode, decode=json.loads)
+    core: Any = consumer._core
+    workers, part = AtOnce(lazy=True), held()
+    options = HandlerOptions(print, at_most_once=mode == "at_most_once", batch_size=batch_size)
+    core.handlers = runner = Runner(core, options, workers)
+    workers.start(runner)
+    core.shared = SimpleNamespace(part_of=lambda _: part)
+    core.rejections = mock.Mock()
+    run = Run(part, [Message(topic="t", partition=3, offset=10, key=b"k", value=b'{"a": 1}')])
+    runner._accept(run)
+    with runner.lock:
+        task = runner.take(None)
+    assert task is not None
+    given = runner.given_to_handler(task)
+    message = given if batch_size is None else given[0]
+    assert message.value() == {"a": 1}
+    consumer.acknowledge(message, AcknowledgeType.REJECT, reason="no such customer")
+    core.rejections.write.assert_called_once_with(
+        message, (b"k", b'{"a": 1}'), part, "no such customer"
+    )
 
 
 def test_what_was_claimed_in_the_log_is_handled_before_run_ends() -> None:
