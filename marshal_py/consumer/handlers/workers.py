@@ -46,6 +46,10 @@ def workers_for(options: HandlerOptions, loop: asyncio.AbstractEventLoop | None 
     return ThreadWorkers(options)
 
 
+class _TimeIsUp(Exception):
+    """The handler's process was not let finish: its messages did not fail."""
+
+
 class ThreadWorkers:
     """Handlers in threads, each started when there is something to do for it.
 
@@ -106,6 +110,8 @@ class ThreadWorkers:
             while (task := self._next(number)) is not None:
                 try:
                     self._call(number, task)
+                except _TimeIsUp:
+                    source.gave_up(task)
                 except BaseException as error:
                     source.failed(task, error)
                 else:
@@ -148,6 +154,8 @@ class ProcessWorkers(ThreadWorkers):
         self._processes: dict[int, tuple[SpawnProcess, Connection]] = {}
         self._ready: set[int] = set()
         """Those of which the process has started."""
+        self._is_killing = False
+        """Time is up, and what still works is killed."""
 
     def start(self, source: TaskSource) -> None:
         """Start the processes, at once, and wait for none of them."""
@@ -198,7 +206,7 @@ class ProcessWorkers(ThreadWorkers):
 
     def _call(self, number: int, task: Task) -> None:
         if not self._have_process(number):
-            raise HandlerProcessDied("the handler's process was not started: the end came first")
+            raise _TimeIsUp
         process, connection = self._processes[number]
         given = self._source.given_to_handler(task)
         if given is None:
@@ -214,6 +222,8 @@ class ProcessWorkers(ThreadWorkers):
         except (EOFError, OSError):
             process.join(GRACE_S)
             self._forget(number)
+            if self._is_killing:
+                raise _TimeIsUp from None
             raise HandlerProcessDied(
                 f"the handler's process ended with exit code {process.exitcode}"
             ) from None
@@ -229,6 +239,7 @@ class ProcessWorkers(ThreadWorkers):
     def stop(self, timeout_s: float) -> bool:
         """Wait for the threads to end, then kill what still works."""
         ended = super().stop(timeout_s)
+        self._is_killing = True
         for process, _ in list(self._processes.values()):
             if process.is_alive():
                 process.kill()

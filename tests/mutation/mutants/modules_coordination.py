@@ -1052,6 +1052,22 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Retries._verdict", "except BaseException as problem:", "except Exception as problem:"),
     ),
     noticed(
+        "a handler whose process is killed as time is up has not failed",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_a_handler_whose_process_is_killed_as_time_is_up_has_not_failed",
+        ("ProcessWorkers.stop", "self._is_killing = True", "pass"),
+    ),
+    noticed(
+        "what comes when no process is started any more has not failed",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_what_comes_when_no_process_is_started_any_more_has_not_failed",
+        (
+            "ThreadWorkers._serve",
+            "except _TimeIsUp:\n                    source.gave_up(task)\n                ",
+            "",
+        ),
+    ),
+    noticed(
         "a hook may close what calls it",
         f"{CLIENT}.hooks",
         f"{OF_CLIENT}/test_hooks.py::test_a_hook_may_close_what_calls_it",

@@ -14,6 +14,7 @@ from confluent_kafka import Message
 
 from marshal_py.consumer.handlers.options import HandlerOptions
 from marshal_py.consumer.handlers.workers import AsyncWorkers, ProcessWorkers, ThreadWorkers
+from marshal_py.errors import HandlerProcessDied
 
 WAIT_S = 60.0
 
@@ -234,6 +235,9 @@ def test_a_thread_that_does_not_return_in_time_is_told() -> None:
     assert source.came_of == {"a": ["done"]}
 
 
+HOLDING = SimpleNamespace(topic="t", partition=0, epoch=7, lease_until_ns=1)
+
+
 @pytest.mark.parametrize("is_leaving", [False, True])
 def test_a_process_that_says_that_it_ends_gets_nothing_more(is_leaving: bool) -> None:
     """It is still there for a moment, and what it were sent would count as failed."""
@@ -250,8 +254,74 @@ def test_a_process_that_says_that_it_ends_gets_nothing_more(is_leaving: bool) ->
     there: Any = SimpleNamespace(is_alive=lambda: True), connection
     workers._processes[0] = there
     workers._ready.add(0)
-    holding = SimpleNamespace(topic="t", partition=0, epoch=7, lease_until_ns=1)
-    task: Any = SimpleNamespace(part=SimpleNamespace(holding=holding))
+    task: Any = SimpleNamespace(part=SimpleNamespace(holding=HOLDING))
     workers._call(0, task)
     assert (0 in workers._processes) is not is_leaving
     assert closed == [True] * is_leaving
+
+
+class Processes(Source):
+    """A `Source` of messages, for workers of one process, which is there; it starts none."""
+
+    def __init__(self, recv: Callable[[], Any]) -> None:
+        super().__init__()
+        self.is_stopping = True
+        self.killed = threading.Event()
+        self.workers = ProcessWorkers(HandlerOptions(print, executor="process", workers=1))
+        process = SimpleNamespace(
+            is_alive=lambda: not self.killed.is_set(),
+            kill=self.killed.set,
+            join=lambda _: None,
+            exitcode=-9,
+        )
+        connection = SimpleNamespace(send=lambda _: None, recv=recv, close=lambda: None)
+        there: Any = process, connection
+        self.workers._processes[0] = there
+        self.workers._ready.add(0)
+        ThreadWorkers.start(self.workers, self)
+
+    def task(self, name: str) -> Any:
+        return SimpleNamespace(name=name, part=SimpleNamespace(holding=HOLDING))
+
+    def given_to_handler(self, task: Any) -> Any:
+        del task
+        return Message(topic="t", partition=0, offset=1, value=b"v")
+
+
+def test_a_handler_whose_process_is_killed_as_time_is_up_has_not_failed() -> None:
+    called = threading.Event()
+
+    def recv() -> Any:
+        called.set()
+        assert source.killed.wait(WAIT_S)
+        raise EOFError
+
+    source = Processes(recv)
+    source.put(source.workers, "a")
+    assert called.wait(WAIT_S)
+    assert source.end(source.workers, 0.0) is False
+    source.until(lambda: source.came_of)
+    assert source.came_of == {"a": ["given up"]}
+
+
+def test_a_handler_whose_process_dies_by_itself_has_failed() -> None:
+    def recv() -> Any:
+        raise EOFError
+
+    source = Processes(recv)
+    source.put(source.workers, "a")
+    source.until(lambda: source.came_of)
+    [[error]] = source.came_of.values()
+    assert isinstance(error, HandlerProcessDied)
+    source.end(source.workers)
+
+
+def test_what_comes_when_no_process_is_started_any_more_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Processes(lambda: None)
+    monkeypatch.setattr(source.workers, "_have_process", lambda _: False)
+    source.put(source.workers, "a")
+    source.until(lambda: source.came_of)
+    assert source.came_of == {"a": ["given up"]}
+    source.end(source.workers)
