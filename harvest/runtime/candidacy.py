@@ -110,7 +110,8 @@ class FairShare:
     def __init__(self, marshal: Marshal, name: str, shards: int) -> None:
         self._marshal = marshal
         self._units: list[Unit] = [(name, shard) for shard in range(shards)]
-        self._subscription = Subscription(topics=frozenset({name}))
+        # The label tells the exporter of groups which claims are left of more shards.
+        self._subscription = Subscription(topics=frozenset({name}), labels={"shards": str(shards)})
         interval_ms = marshal.settings.interval_ms
         self._assignor = Assignor(marshal, self._subscription, settle_ms=interval_ms // 2)
         self._claims: dict[int, Claim] = {}

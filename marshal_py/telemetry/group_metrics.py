@@ -28,7 +28,9 @@ from marshal_py.client.log_reader import boottime_ns
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import MarshalError
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.rationalizer import Cell, CellKey
 from marshal_py.protocol.slots import BY_PARTITIONS
+from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import LEADER_PREFIX
 from marshal_py.telemetry.lag_clock import LagClock
 
@@ -254,14 +256,42 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 def _leaderships(view: WorldView) -> Iterator[_Leadership]:
-    """Yield (group, leadership, shard, whether somebody alive leads, whether a silent one does)."""
+    """Yield (group, leadership, shard, whether somebody alive leads, whether a silent one does).
+
+    Claims of an outbox outlive what they were for. Where it was divided into shards, or is no more,
+    those count that were claimed last; and not a shard that the living harvesters do not have.
+    """
+    found: dict[tuple[str, str], dict[str, list[tuple[int, CellKey, Cell]]]] = {}
     for coordinator, key, cell in view.world.cells(None):
-        group, topic, shard = key
+        group, topic, _ = key
         if topic.startswith((LEADER_PREFIX, _SHARDS_PREFIX)):
+            ways = found.setdefault((group, topic.removeprefix(LEADER_PREFIX)), {})
+            ways.setdefault(topic, []).append((coordinator, key, cell))
+    for (group, name), ways in found.items():
+        topic, cells = max(ways.items(), key=lambda way: max(c.epoch for *_, c in way[1]))
+        shards = _shards(view, group, name) if topic == name else None
+        for coordinator, key, cell in cells:
+            _, _, shard = key
+            if shards is not None and shard >= shards:
+                continue
             silence = view.cell_silence(coordinator, key, cell)
             stale = silence is not None and silence.liveness == "stale"
             leads = silence is not None and not stale
-            yield group, topic.removeprefix(LEADER_PREFIX), shard, leads, stale
+            yield group, name, shard, leads, stale
+
+
+def _shards(view: WorldView, group: str, name: str) -> int | None:
+    """So many shards the living harvesters say there are; None if it is not known."""
+    said = set()
+    for _, _, member in view.world.members(group):
+        wanted = Subscription.decode(member.metadata) if member.metadata else None
+        if wanted is None or name not in wanted.topics:
+            continue
+        silence = view.silence(view.world.home(group), member.version, member.interval_ms)
+        if silence.liveness != "stale":
+            said.add(wanted.labels.get("shards", ""))
+    known = [int(number) for number in said if number.isascii() and number.isdigit()]
+    return max(known) if known and len(known) == len(said) else None
 
 
 def _groups(summary: WorldSummary, leaderships: list[_Leadership]) -> Iterator[Metric]:

@@ -3129,6 +3129,24 @@ COMMANDS: tuple[Noticed, ...] = (
         ("lag", "    require_online(rows)\n", ""),
     ),
     noticed(
+        "a shard that is no more needs no leader",
+        "marshal_py.telemetry.group_metrics",
+        "unit/marshal_py/telemetry/test_group_metrics.py::test_a_shard_that_is_no_more_needs_no_leader",
+        ("_leaderships", "shard >= shards:", "shard > shards:"),
+    ),
+    noticed(
+        "a dead harvester does not say how many shards there are",
+        "marshal_py.telemetry.group_metrics",
+        "unit/marshal_py/telemetry/test_group_metrics.py::test_a_shard_that_is_no_more_needs_no_leader",
+        ("_shards", 'if silence.liveness != "stale":', "if silence:"),
+    ),
+    noticed(
+        "an outbox that is one again has one leader",
+        "marshal_py.telemetry.group_metrics",
+        "unit/marshal_py/telemetry/test_group_metrics.py::test_an_outbox_that_is_one_again_has_one_leader",
+        ("_leaderships", "max(c.epoch for", "min(-c.epoch for"),
+    ),
+    noticed(
         "what nobody wants is no partition that nobody holds",
         "marshal_py.telemetry.group_metrics",
         "unit/marshal_py/telemetry/test_group_metrics.py::test_what_nobody_wants_is_no_partition_that_nobody_holds",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,12 @@ from marshal_py.admin.lag import PartitionLag
 from marshal_py.admin.world_summary import Group, Member, WorldSummary
 from marshal_py.client.log_reader import boottime_ns
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import ClaimingPartition, ReleasingPartition
+from marshal_py.protocol.subscription import Subscription
 from marshal_py.telemetry import group_metrics
 from marshal_py.telemetry.group_metrics import GroupMetrics
+from tests.support.log_by_hand import LogByHand
+from tests.support.messages import heartbeat
 
 ROWS = [PartitionLag("g", "t", p, 5, 0, 9, 4, "c", "live", claimed=True) for p in range(2)]
 
@@ -350,3 +355,62 @@ def test_members_and_claims_of_a_group_are_told(monkeypatch: pytest.MonkeyPatch)
         "members": [4], "members_live": [2], "members_lost": [1], "claims_held": [7],
         "claims_stale": [2], "claims_free": [2], "paused": [1], "leader_held": [0, 1],
     }  # fmt: skip
+
+
+class Outbox(LogByHand):
+    """What harvesters wrote who led it, or its shards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seqs: Counter[str] = Counter()
+        self._versions: dict[tuple[str, int], int] = {}
+
+    def _seq(self, client: str) -> int:
+        self._seqs[client] += 1
+        return self._seqs[client]
+
+    def claims(self, client: str, topic: str, shard: int, *, released: bool = False) -> None:
+        head = (2, client, "i", "g")
+        seen = self._versions.get((topic, shard), -1)
+        epoch = self.write(
+            ClaimingPartition(*head, self._seq(client), topic, shard, 60_000, seen), 99_500
+        )
+        if released:
+            self._versions[topic, shard] = self.write(
+                ReleasingPartition(*head, self._seq(client), topic, shard, epoch, -1)
+            )
+
+    def joins(self, client: str, at_ms: int = 99_500, **labels: str) -> None:
+        said = Subscription(frozenset({"harvest:o"}), labels=labels).encode()
+        self.write(heartbeat(client, self._seq(client), membership=1, member_metadata=said), at_ms)
+
+    def told(self) -> list[tuple[str, int, bool]]:
+        found = list(group_metrics._leaderships(self.view(at_ms=100_000)))
+        return sorted((name, shard, leads) for _, name, shard, leads, _ in found)
+
+
+def test_a_shard_that_is_no_more_needs_no_leader() -> None:
+    """`harvest shards` made two of three, and of one before."""
+    log = Outbox()
+    log.claims("old", "leader:harvest:o", 0, released=True)
+    for shard in range(3):
+        log.claims("old", "harvest:o", shard, released=True)
+    gone = [("harvest:o", shard, False) for shard in range(3)]
+    assert log.told() == gone
+    log.claims("new", "harvest:o", 0)
+    assert log.told() == [("harvest:o", 0, True), *gone[1:]], "nobody says how many there are"
+    log.joins("dead", 1_000, shards="3")
+    log.joins("new", shards="2")
+    assert log.told() == [("harvest:o", 0, True), gone[1]]
+    log.joins("older", zone="a")
+    assert log.told() == [("harvest:o", 0, True), *gone[1:]], "not everybody says it"
+
+
+def test_an_outbox_that_is_one_again_has_one_leader() -> None:
+    log = Outbox()
+    log.claims("old", "leader:harvest:o", 0, released=True)
+    log.claims("old", "harvest:o", 0, released=True)
+    log.claims("old", "harvest:o", 1, released=True)
+    log.claims("old", "leader:nightly", 0)
+    log.claims("new", "leader:harvest:o", 0)
+    assert log.told() == [("harvest:o", 0, True), ("nightly", 0, True)]
