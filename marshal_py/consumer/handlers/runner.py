@@ -257,9 +257,11 @@ class Runner:
     def busy_with(self, part: HeldPartition) -> bool:
         """Whether `part` should not be given back yet. Asked by the thread of the assignment."""
         with self.lock:
+            # A handler that does not return is not waited for without end, of whatever claim it is.
+            if time.monotonic() >= self._ending.drain_by_s(part.key):
+                return False
             if self._tasks.runs_of(part):
-                # One that does not return is not waited for without end.
-                return time.monotonic() < self._ending.drain_by_s(part.key)
+                return True
             return self._parts.get(part.key) is part and self._tasks.schedule.open(part.key) > 0
 
     def runs(self, part: HeldPartition) -> bool:

@@ -1052,6 +1052,16 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Retries._verdict", "except BaseException as problem:", "except Exception as problem:"),
     ),
     noticed(
+        "what does not return is not waited for without end",
+        f"{CONSUMER}.handlers.runner",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_what_does_not_return_under_an_earlier_claim_is_waited_for_in_the_drain_time",
+        (
+            "Runner.busy_with",
+            "if time.monotonic() >= self._ending.drain_by_s(part.key):",
+            "if False:",
+        ),
+    ),
+    noticed(
         "a handler whose process is killed as time is up has not failed",
         f"{CONSUMER}.handlers.workers",
         f"{OF_CONSUMER}/handlers/test_workers.py::test_a_handler_whose_process_is_killed_as_time_is_up_has_not_failed",

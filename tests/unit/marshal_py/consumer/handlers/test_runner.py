@@ -297,6 +297,22 @@ def test_what_runs_under_an_earlier_claim_is_waited_for() -> None:
     assert not ground.runner.busy_with(before)
 
 
+def test_what_does_not_return_under_an_earlier_claim_is_waited_for_in_the_drain_time() -> None:
+    ground, before, now = Ground(drain_timeout_s=5.0), held(), held()
+    ground.runner._accept(run_of(before, 10))
+    ground.take()
+    core_of(before.claim).ended.set()
+    ground.runner._look_after_partitions()
+    ground.runner._accept(run_of(now, 10, 11))
+    ground.runner.succeeded(ground.take())
+    now.stage = Stage.DRAINING
+    ground.runner._look_after_partitions()
+    assert ground.runner.busy_with(now)
+    with mock.patch("time.monotonic", return_value=time.monotonic() + 3_600):
+        ground.runner._look_after_partitions()
+        assert not ground.runner.busy_with(now)
+
+
 def test_without_a_lease_nothing_starts_until_it_comes_back() -> None:
     ground, part = Ground(), held()
     ground.runner._accept(run_of(part, 10))
