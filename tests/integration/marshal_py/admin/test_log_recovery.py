@@ -13,6 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from marshal_py import ConfigurationError, Marshal, PartitionCountChanged
+from marshal_py.admin.cell_history import read_cell_history
+from marshal_py.admin.cluster_facts import gather_cluster_facts
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.log_recovery import found_log, recover_log
 from marshal_py.admin.snapshot_writer import write_snapshots
@@ -118,9 +120,18 @@ def test_a_grown_topic_is_recovered_with_the_partitions_that_it_has(
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(60)
     with pytest.raises(PartitionCountChanged, match="marshal topic recover"):
         client("b", "group 1")
+    with pytest.raises(PartitionCountChanged, match="marshal topic recover"):
+        read_world(connection)
+    for n in range(6):  # in partitions from before, and in new ones
+        with pytest.raises(PartitionCountChanged, match="had 2 partitions and now has 5"):
+            read_cell_history(connection, f"group {n}", "t", 0)
+    assert "recover" in gather_cluster_facts(connection).partitions_changed
     done = recover_log(connection, apply=True)
     assert (done.partitions, done.snapshot_partitions) == (5, 2)
+    assert positions(connection) == EXPECTED
+    assert gather_cluster_facts(connection).partitions_changed == ""
     for n in range(6):
+        assert read_cell_history(connection, f"group {n}", "t", 1)[1].text
         marshal = client("b", f"group {n}")
         for p in range(3):
             claim = marshal.claim("t", p, timeout_s=60)
