@@ -453,9 +453,11 @@ class HeldPartition:
     @property
     def wants_messages(self) -> bool:
         """Whether Kafka is to bring messages of it now."""
-        is_over = self.stage is Stage.DRAINING and not self.is_owed
+        is_going = self.stage is Stage.DRAINING
         is_paused = self.is_paused and not self.is_owed
-        return self.assigned and not (self.suspended or self.throttled or is_paused or is_over)
+        if self.suspended or is_paused or not self.assigned:
+            return False
+        return self.is_owed if is_going else not self.throttled
 
     # The loop
 

@@ -412,6 +412,9 @@ class Runner:
             if not self._options.at_most_once:
                 for partition, part in self._parts.items():
                     self._trim(partition, part)
+        if self._core.delivery.owes:
+            for partition in self._throttled:
+                self._core.partitions.throttle(self._parts[partition], False)
         while self._core.delivery.owes:
             # Already claimed in the log: deliver them.
             run = self._core.delivery.next_run()

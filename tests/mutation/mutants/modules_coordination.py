@@ -1052,6 +1052,22 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Retries._verdict", "except BaseException as problem:", "except Exception as problem:"),
     ),
     noticed(
+        "what is owed of a throttled partition that goes is fetched",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_claimed_ahead.py::test_fetching_rests_while_a_partition_is_given_back_unless_it_is_owed_messages",
+        (
+            "HeldPartition.wants_messages",
+            "if self.suspended or",
+            "if self.suspended or self.throttled or",
+        ),
+    ),
+    noticed(
+        "what is owed of a throttled partition is fetched before run ends",
+        f"{CONSUMER}.handlers.runner",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_what_was_claimed_ahead_is_fetched_before_run_ends_though_it_filled_the_buffer",
+        ("Runner._finish_what_runs", "for partition in self._throttled:", "for partition in ():"),
+    ),
+    noticed(
         "what does not return is not waited for without end",
         f"{CONSUMER}.handlers.runner",
         f"{OF_CONSUMER}/handlers/test_runner.py::test_what_does_not_return_under_an_earlier_claim_is_waited_for_in_the_drain_time",

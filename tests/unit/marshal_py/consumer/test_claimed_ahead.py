@@ -326,10 +326,13 @@ def test_the_assignment_looks_how_many_messages_wait_when_there_are_many(world: 
     assert made.delivery.is_behind
 
 
+@pytest.mark.parametrize("throttled", [False, True])
 @pytest.mark.parametrize("is_owed", [False, True])
 def test_fetching_rests_while_a_partition_is_given_back_unless_it_is_owed_messages(
-    world: World, is_owed: bool
+    world: World, is_owed: bool, throttled: bool
 ) -> None:
+    """`run` throttles what fills its buffer, and would not look at it again."""
+    world.part.throttled = throttled
     made, part = world.made, world.part
     done: list[str] = []
     made.fetcher._kafka = SimpleNamespace(

@@ -257,6 +257,18 @@ def test_what_was_claimed_in_the_log_is_handled_before_run_ends() -> None:
     assert ground.delivery.dropped == 0
 
 
+def test_what_was_claimed_ahead_is_fetched_before_run_ends_though_it_filled_the_buffer() -> None:
+    ground, part = Ground(lazy=False, at_most_once=True, drain_timeout_s=60.0), held()
+    ground.runner._parts[part.key] = part
+    ground.runner._throttled.add(part.key)
+    core: Any = ground.runner._core
+    core.partitions.throttle = lambda part, _: ground.delivery.runs.append(run_of(part, 11))
+    ground.delivery.runs = [run_of(part, 10)]
+    ground.runner.stop()
+    ground.runner.run()
+    assert sorted(ground.workers.handled) == [10, 11]
+
+
 def test_what_is_queued_and_would_leave_a_gap_is_handled_before_run_ends() -> None:
     ground, part = Ground(drain_timeout_s=60.0), held()
     ground.runner._accept(run_of(part, 10, 11, 12))
