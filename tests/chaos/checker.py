@@ -651,11 +651,13 @@ def _handled(case: Case, verdict: Verdict) -> None:
     messages, dead = case.topics["run"], case.topics["run.dlq"]
     for p, offset in sorted(left_to_handle(messages, dead, case.histories)):
         verdict.add("never handled", f"run/{p}/{offset}: {_tried(case, p, offset)}")
-    there = {r.value: (p, r.offset) for p, records in messages.items() for r in records}
-    letters = [record.value for records in dead.values() for record in records]
-    for value in set(letters) - set(there):
+    places: dict[Any, list[tuple[int, int]]] = defaultdict(list)  # several, if appended twice
+    for p, records in messages.items():
+        for record in records:
+            places[record.value].append((p, record.offset))
+    letters = {record.value for records in dead.values() for record in records}
+    for value in letters - places.keys():
         verdict.add("dead letter of nothing", repr(value))
-    given_up = {there[value] for value in letters if value in there}
     failed: dict[tuple[int, int], int] = defaultdict(int)
     lanes: dict[tuple[int, int, str], list[tuple[int, int, int, str]]] = defaultdict(list)
     handled = 0
@@ -666,9 +668,13 @@ def _handled(case: Case, verdict: Verdict) -> None:
                 lanes[p, epoch, key].append((began, ended, offset, outcome))
                 handled += outcome == "done"
                 failed[p, offset] += outcome == "failed"
-    for place in sorted(given_up):
-        if failed[place] < ATTEMPTS:
-            verdict.add("given up too early", f"run/{place}: failed {failed[place]} times")
+    given_up = set()
+    for value in letters & places.keys():
+        often = {place for place in places[value] if failed[place] >= ATTEMPTS}
+        given_up |= often or set(places[value])
+        if not often:
+            tried = ", ".join(f"run/{p}/{o}: {failed[p, o]} times" for p, o in places[value])
+            verdict.add("given up too early", f"failed {tried}")
     for (p, epoch, key), calls in lanes.items():
         last, free_at, outcome_before, where = -1, 0, "", f"run/{p} under epoch {epoch}, key {key}"
         for began, ended, offset, outcome in sorted(calls):

@@ -486,6 +486,15 @@ def test_what_handlers_were_called_with_is_judged(
     assert _kinds(_handled(calls, dead)) == kinds
 
 
+def test_of_a_message_that_was_appended_twice_each_copy_is_given_up_for_itself() -> None:
+    again = [(at, 3, "failed") for at in (50, 56, 62)]
+    case = _handled([_ALL_HANDLED[0], *_FAILED, _ALL_HANDLED[2], *again], (1, 3))
+    for topic, at in (("run", 3), ("run.dlq", 1)):
+        records = case.topics[topic][0]
+        records[at] = records[at]._replace(value=b"m1")
+    assert _kinds(case) == set()
+
+
 @pytest.mark.parametrize(
     ("calls", "told"),
     [
