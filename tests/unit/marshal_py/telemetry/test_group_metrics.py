@@ -370,14 +370,14 @@ class Outbox(LogByHand):
         return self._seqs[client]
 
     def claims(self, client: str, topic: str, shard: int, *, released: bool = False) -> None:
-        head = (2, client, "i", "g")
         seen = self._versions.get((topic, shard), -1)
         epoch = self.write(
-            ClaimingPartition(*head, self._seq(client), topic, shard, 60_000, seen), 99_500
+            ClaimingPartition(2, client, "i", "g", self._seq(client), topic, shard, 60_000, seen),
+            99_500,
         )
         if released:
             self._versions[topic, shard] = self.write(
-                ReleasingPartition(*head, self._seq(client), topic, shard, epoch, -1)
+                ReleasingPartition(2, client, "i", "g", self._seq(client), topic, shard, epoch, -1)
             )
 
     def joins(self, client: str, at_ms: int = 99_500, **labels: str) -> None:
