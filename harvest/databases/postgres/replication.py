@@ -91,6 +91,15 @@ class ReplicationConnection:
         ((_, lsn, snapshot, _),) = self._ask(command)
         return parse_lsn(lsn.decode()), snapshot.decode()
 
+    def keep_slot(self, temporary: str, name: str) -> None:
+        """Copy a temporary slot to one that stays."""
+        given = f"{_literal(temporary)}, {_literal(name)}"
+        self._ask(f"SELECT pg_copy_logical_replication_slot({given}, false)")
+
+    def let_fail_over(self, name: str) -> None:
+        """Let replicas keep the slot, too (PostgreSQL 17)."""
+        self._run(f"ALTER_REPLICATION_SLOT {_quoted(name)} (FAILOVER true)")
+
     def start(
         self, slot: str, lsn: int, publication: str, decoder: Decoder, *, binary: bool
     ) -> PostgresWalStream:

@@ -246,17 +246,54 @@ class PostgresWalSource(PostgresTable):
         made |= self.create_publication()
         if self.slot.state() is not None:
             return made
-        with self.new_slot() as (_, connection):
-            if self.options.source == "table" and not begin_now:
-                query = sql.SQL("SELECT count(*) FROM {t}").format(t=self._identifier)
-                ((rows,),) = connection.execute(query).fetchall()
-                if rows:
-                    raise ConfigurationError(
-                        f"{self._table} has {rows} rows that were committed before the slot, and "
-                        "would not be published: `harvest slot renew --publish-table` publishes "
-                        "them first; --begin-now leaves them out"
-                    )
+        self._make_first_slot(check_table=self.options.source == "table" and not begin_now)
         return True
+
+    def _make_first_slot(self, *, check_table: bool) -> None:
+        """Make a temporary slot, and keep it under the slot's name once the table was looked at.
+
+        However this is interrupted, a slot that is there is one behind which nothing is missed:
+        what its snapshot shows in the table would be purged, and never have been published.
+        """
+        name = self.slot.name
+        temporary = f"harvest_init_{secrets.token_hex(8)}"
+        replication = ReplicationConnection(self._stream_conninfo)
+        try:
+            with self._logging_snapshots():
+                _, snapshot = replication.create_slot(temporary, temporary=True)
+            if check_table:
+                with self._seeing(snapshot) as connection:
+                    self._refuse_rows(connection)
+            replication.keep_slot(temporary, name)
+            if self._fails_over(replication):
+                replication.let_fail_over(name)
+        except psycopg.Error as error:
+            said = " ".join(str(error).split())
+            raise StoreUnavailable(f"the slot {name} could not be made: {said}") from error
+        finally:
+            replication.close()
+
+    def _refuse_rows(self, connection: psycopg.Connection[Any]) -> None:
+        query = sql.SQL("SELECT count(*) FROM {t}").format(t=self._identifier)
+        ((rows,),) = connection.execute(query).fetchall()
+        if rows:
+            raise ConfigurationError(
+                f"{self._table} has {rows} rows that were committed before the slot, and "
+                "would not be published: `harvest slot renew --publish-table` publishes "
+                "them first; --begin-now leaves them out"
+            )
+
+    @contextmanager
+    def _seeing(self, snapshot: str) -> Iterator[psycopg.Connection[Any]]:
+        with psycopg.connect(self._stream_conninfo) as connection:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.execute(
+                sql.SQL("SET TRANSACTION SNAPSHOT {s}").format(s=sql.Literal(snapshot))
+            )
+            yield connection
+
+    def _fails_over(self, replication: ReplicationConnection) -> bool:
+        return replication.version >= 170000 and self.options.standby is None
 
     def create_publication(self) -> bool:
         """Make the publication if it does not exist; whether it was made."""
@@ -284,20 +321,16 @@ class PostgresWalSource(PostgresTable):
     def new_slot(self) -> Iterator[tuple[WalPosition, psycopg.Connection[Any]]]:
         """Make the slot: its place, and a connection that sees what was committed before it.
 
-        If the block raises, the slot is dropped again.
+        If the block raises, the slot is dropped again. Whoever calls has dropped the one before.
         """
         name = self.slot.name
         replication = ReplicationConnection(self._stream_conninfo)
         try:
-            failover = replication.version >= 170000 and self.options.standby is None
-            with self._logging_snapshots():
-                lsn, snapshot = replication.create_slot(name, failover=failover)
             try:
-                with psycopg.connect(self._stream_conninfo) as connection:
-                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                    connection.execute(
-                        sql.SQL("SET TRANSACTION SNAPSHOT {s}").format(s=sql.Literal(snapshot))
-                    )
+                failover = self._fails_over(replication)
+                with self._logging_snapshots():
+                    lsn, snapshot = replication.create_slot(name, failover=failover)
+                with self._seeing(snapshot) as connection:
                     server = replication.server()
                     yield WalPosition(0, server.system, server.timeline, lsn), connection
             except BaseException:

@@ -581,8 +581,35 @@ DATABASES: tuple[Noticed, ...] = (
     noticed(
         "a slot that is of no use is dropped",
         f"{PG}.wal",
-        "integration/harvest/databases/test_postgres_wal.py::test_rows_from_before_the_slot_are_a_reason_to_make_none",
+        "integration/harvest/databases/test_postgres_wal.py::test_a_slot_whose_making_is_broken_off_is_not_there",
         ("PostgresWalSource.new_slot", "                self.slot.drop()\n", ""),
+    ),
+    noticed(
+        "the first slot appears when the table was looked at",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_postgres_wal.py::test_a_first_slot_appears_when_the_table_was_looked_at",
+        (
+            "PostgresWalSource._make_first_slot",
+            "create_slot(temporary, temporary=True)",
+            "create_slot(temporary := name)",
+        ),
+        (
+            "PostgresWalSource._make_first_slot",
+            "replication.keep_slot(temporary, name)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "rows from before the first slot are a reason to make none",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_postgres_wal.py::test_rows_from_before_the_slot_are_a_reason_to_make_none",
+        ("PostgresWalSource._refuse_rows", "if rows:", "if False:"),
+    ),
+    noticed(
+        "replicas keep the first slot, too",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_postgres_wal.py::test_the_first_slot_is_kept_on_replicas",
+        ("PostgresWalSource._fails_over", ">= 170000", ">= 990000"),
     ),
     noticed(
         "who leaves wal mode leaves no slot behind",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from harvest import OutboxRecord, Stasher
 from harvest.core.wal_position import WalPosition
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.postgres.replication import ReplicationConnection
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import CheckpointError, ConfigurationError, StoreUnavailable, TableMissing
 
@@ -129,6 +131,86 @@ def test_rows_from_before_the_slot_are_a_reason_to_make_none(postgres_database: 
         assert len(slots(postgres_database)) == 1
         assert not source.init(), "it is there"
         source.slot.drop()
+
+
+def test_a_first_slot_appears_when_the_table_was_looked_at(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kill -9` before leaves none: the purge would take rows from before it for published."""
+    seen = []
+
+    def look(self: PostgresWalSource, connection: object) -> None:
+        seen.append([name == self.slot.name for name, _ in slots(postgres_database)])
+        raise KeyboardInterrupt
+
+    with closing(PostgresWalSource(postgres_database, "outbox")) as source:
+        with monkeypatch.context() as patched:
+            patched.setattr(PostgresWalSource, "_refuse_rows", look)
+            with pytest.raises(KeyboardInterrupt):
+                source.init()
+        assert seen == [[False]]
+        assert readers(postgres_database) == 0
+        assert slots(postgres_database) == []
+        insert(postgres_database, "before")
+        with pytest.raises(ConfigurationError, match="1 rows that were committed before the slot"):
+            source.init()
+
+
+def test_the_first_slot_begins_where_the_table_was_looked_at(postgres_database: str) -> None:
+    """Rows that others commit while it is made, and behind it, come."""
+    with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
+        store.init()
+    with (
+        closing(PostgresWalSource(postgres_database, "outbox")) as source,
+        psycopg.connect(postgres_database) as writer,
+    ):
+        refuse_rows = source._refuse_rows
+
+        def look(connection: psycopg.Connection[Any]) -> None:
+            Stasher().stash(writer, OutboxRecord("t", "k", "meanwhile"))
+            writer.commit()
+            refuse_rows(connection)
+
+        source._refuse_rows = look  # type: ignore[method-assign]
+        assert source.init()
+        insert(postgres_database, "later")
+        stream, _ = source.open(1, None)
+        with closing(stream):
+            found: list[bytes | None] = []
+            while len(found) < 2:
+                select.select([stream.fileno()], [], [], 1.0)
+                stream.keep_alive()
+                done = stream.read(100, 1 << 20)
+                found += [row[3] for chunk in done.chunks for row in chunk.rows] if done else []
+        assert found == [b"meanwhile", b"later"]
+        source.slot.drop()
+
+
+def test_the_first_slot_is_kept_on_replicas(
+    postgres_database: str, source: PostgresWalSource
+) -> None:
+    with psycopg.connect(postgres_database) as connection:
+        newer = connection.info.server_version >= 170000
+    state = source.slot.state()
+    assert state is not None
+    assert state.failover is newer
+
+
+def test_a_slot_whose_making_is_broken_off_is_not_there(
+    postgres_database: str, source: PostgresWalSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, which libpq hears of when the server has made the slot."""
+    source.slot.drop()
+    create_slot = ReplicationConnection.create_slot
+
+    def create(self: ReplicationConnection, name: str, **options: bool) -> object:
+        create_slot(self, name, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ReplicationConnection, "create_slot", create)
+    with pytest.raises(KeyboardInterrupt), source.new_slot():
+        pass
+    assert slots(postgres_database) == []
 
 
 def test_who_leaves_wal_mode_leaves_no_slot_behind(
