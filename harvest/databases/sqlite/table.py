@@ -57,8 +57,10 @@ def sqlite_path(url: str) -> Path:
 class SqliteTable:
     """One connection to the outbox `table` in the file of `url`.
 
-    Connects when first used; used by one thread. `durable` False lets commits return before they
-    are on the disk: a crash of the machine, not of a process, then undoes the last ones.
+    Connects when first used; used by one thread. When another file has its name, the next use
+    raises `StoreUnavailable`, and the one after connects to that. `durable` False lets commits
+    return before they are on the disk: a crash of the machine, not of a process, then undoes the
+    last ones.
 
     Raises `ConfigurationError` for a `url` or `table` that cannot be read.
     """
@@ -70,9 +72,12 @@ class SqliteTable:
 
     def __init__(self, url: str, table: str | TableName, *, durable: bool = True) -> None:
         self.path = sqlite_path(url)
+        self._absolute = self.path.absolute()
         self._table = TableName.parse(table) if isinstance(table, str) else table
         self._durable = durable
         self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
+        """Which file the connection has."""
 
     def ping(self) -> None:
         """Ask for an answer. Raises `StoreUnavailable`."""
@@ -227,13 +232,16 @@ class SqliteTable:
 
     def _connected(self, *, create: bool = False) -> sqlite3.Connection:
         if self._connection is not None:
+            if self._file() != self._opened:
+                self.close()
+                raise StoreUnavailable(f"{self.path} was replaced or deleted while it was open")
             return self._connection
-        path = self.path.absolute()
-        if not create and not path.exists():
+        before = self._file()
+        if not create and before is None:
             raise TableMissing(f"the file {self.path} does not exist: run `harvest init`")
         try:
             connection = sqlite3.connect(
-                f"{path.as_uri()}?mode={'rwc' if create else 'rw'}",
+                f"{self._absolute.as_uri()}?mode={'rwc' if create else 'rw'}",
                 uri=True,
                 timeout=_BUSY_TIMEOUT_S,
                 isolation_level=None,  # transactions are begun and ended here, by name
@@ -247,9 +255,18 @@ class SqliteTable:
                 raise
         except sqlite3.Error as error:
             raise StoreUnavailable(f"{self.path} cannot be opened: {error}") from error
-        self._connection = connection
+        # Of a file that is replaced meanwhile, the one before: then the next use opens it again.
+        self._connection, self._opened = connection, before or self._file()
         self._forget()
         return connection
+
+    def _file(self) -> tuple[int, int] | None:
+        """Which file has the name now. SQLite goes on with one that was replaced, or deleted."""
+        try:
+            found = self._absolute.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _forget(self) -> None:
         """Whatever was learned of the table may have changed."""

@@ -780,6 +780,18 @@ DATABASES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a file that was replaced is opened anew",
+        "harvest.databases.sqlite.table",
+        "unit/harvest/databases/test_sqlite_mark.py::test_a_file_that_was_replaced_is_opened_anew",
+        ("SqliteTable._connected", "if self._file() != self._opened:", "if False:"),
+    ),
+    noticed(
+        "a file that was replaced is let go",
+        "harvest.databases.sqlite.table",
+        "unit/harvest/databases/test_sqlite_mark.py::test_a_file_that_was_replaced_is_opened_anew",
+        ("SqliteTable._connected", "                self.close()\n", ""),
+    ),
+    noticed(
         "a move in MariaDB that fails is undone",
         f"{MY}.dead_letters",
         "contract/test_dead_letters.py::test_a_move_that_fails_leaves_every_row_where_it_was[mariadb]",

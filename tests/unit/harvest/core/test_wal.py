@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harvest.core import wal as w
-from harvest.core.dead_letters import BadRowPolicy
+from harvest.core.dead_letters import BadRowPolicy, Key
 from harvest.core.failure import Failure
 from harvest.core.pacing import Limits
 from harvest.core.row import Row
@@ -237,7 +237,7 @@ def test_a_row_that_was_copied_is_not_published_when_its_cause_is_gone(atomic: b
     (add,) = scheduler.step(w.ReadDone([w.Chunk(200, 0, rows, 210)]))
     assert isinstance(add, w.AddRows)
     assert [(found.id, bad.waits) for found, bad in add.rows] == [(120, True), (130, True)]
-    waiting = {("t", b"k"): 120}
+    waiting: dict[Key, int] = {("t", b"k"): 120}
     send, *_ = scheduler.step(w.DeadLettersAdded(frozenset({120, 130}), waiting))
     assert isinstance(send, w.Send)
     assert [r.id for r in send.rows] == [110]

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from harvest.core.source import Registration
 from harvest.core.table_name import TableName
 from harvest.databases.registry import database
 from harvest.databases.sqlite.dead_letters import SqliteDeadLetters
 from harvest.databases.sqlite.mark import SqliteMarkStore
+from harvest.errors import StoreUnavailable, TableMissing
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
 
@@ -44,6 +46,44 @@ def test_a_row_from_the_future_has_no_negative_age(store: SqliteMarkStore, tmp_p
     with database(f"sqlite:///{tmp_path}/shop.db").transaction() as connection:
         connection.execute("UPDATE outbox SET create_time = '2999-01-01T00:00:00Z'")
     assert store.backlog().oldest_age_s == 0
+
+
+def test_a_file_that_was_replaced_is_opened_anew(store: SqliteMarkStore, tmp_path: Path) -> None:
+    """The application writes to the new one; the old one looks well, and gets no more rows."""
+    with closing(SqliteMarkStore(f"sqlite:///{tmp_path}/backup.db", OUTBOX)) as backup:
+        backup.init()
+        backup.register(Registration("cluster", "topic", "group", "mark"))
+        backup.visit("another")
+    assert store.backlog().rows == 3
+    for beside in ("shop.db-wal", "shop.db-shm"):
+        (tmp_path / beside).unlink()
+    (tmp_path / "backup.db").replace(tmp_path / "shop.db")
+    with pytest.raises(StoreUnavailable, match=r"shop\.db was replaced"):
+        store.source()
+    assert store.source().token == "another"
+    assert store.backlog().rows == 0
+
+
+def test_a_file_that_was_deleted_is_missed(store: SqliteMarkStore, tmp_path: Path) -> None:
+    store.ping()
+    (tmp_path / "shop.db").unlink()
+    with pytest.raises(StoreUnavailable, match="deleted while it was open"):
+        store.ping()
+    with pytest.raises(TableMissing, match="does not exist"):
+        store.ping()
+
+
+def test_a_relative_file_is_the_same_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(SqliteMarkStore("sqlite:///shop.db", OUTBOX)) as store:
+        store.init()
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        store.ping()
+        store.close()
+        store.ping()
 
 
 def test_dead_letters_are_those_of_either_mode(tmp_path: Path) -> None:
