@@ -22,6 +22,7 @@ from marshal_py.spark.kafka import READER_OPTIONS, java_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from psycopg import ConnectionInfo
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
@@ -192,7 +193,7 @@ def of_postgres(
 ) -> DataFrame:
     """Return the rows of a table in PostgreSQL, read by `shards` connections; a key by one.
 
-    Raises `ConfigurationError` for a connection string or a table name that cannot be read.
+    Raises as `postgres_rows` does.
     """
     conditions = part.conditions("to_timestamp({:d} / 1000.0)")
     predicates = [
@@ -206,7 +207,9 @@ def postgres_rows(
 ) -> DataFrame:
     """Return the rows of a table in PostgreSQL, each predicate by a connection of its own.
 
-    Raises `ConfigurationError` for a connection string or a table name that cannot be read.
+    Where it is and who reads it is what libpq finds: environment, service and password files count.
+    Raises `ConfigurationError` for a connection string or a table name that cannot be read, and for
+    a setting that the workers' driver does not have.
     """
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
@@ -215,29 +218,65 @@ def postgres_rows(
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
         raise ConfigurationError("the connection string cannot be read") from None
-    host = str(given.get("host") or "localhost")
+    host = str(given.get("host") or "")
     if host.startswith("/"):
         raise ConfigurationError(
             f"host={host}: Spark's workers connect over TCP; give a host name instead of a socket"
         )
     name = TableName.parse(table).quoted()
     with psycopg.connect(dsn) as connection:
+        url, properties = _url(connection.info), _driver_settings(connection.info)
         looked = connection.execute(f"SELECT * FROM {name} LIMIT 0")  # noqa: S608 # type: ignore[arg-type]
         _check_names(column.name for column in looked.description or ())
-    url = f"jdbc:postgresql://{host}:{given.get('port') or 5432}/{given.get('dbname') or ''}"
-    properties = {"driver": "org.postgresql.Driver", **_DRIVER}
-    for theirs, ours in (("user", "user"), ("password", "password"), ("sslmode", "sslmode")):
-        if given.get(theirs):
-            properties[ours] = str(given[theirs])
     return spark.read.jdbc(
         url, _TABLE.format(name), predicates=list(predicates), properties=properties
     )
 
 
+def _url(info: ConnectionInfo) -> str:
+    host = "localhost" if info.host.startswith("/") else info.host
+    return f"jdbc:postgresql://{f'[{host}]' if ':' in host else host}:{info.port}/{info.dbname}"
+
+
+def _driver_settings(info: ConnectionInfo) -> dict[str, str]:
+    """Return what libpq was given in the words of the Java driver."""
+    found = {"driver": "org.postgresql.Driver", **_DRIVER}
+    if info.password:
+        found["password"] = info.password
+    for name, value in info.get_parameters().items():
+        if name in _JAVA_NAMES and (name, value) != ("sslrootcert", "system"):
+            found[_JAVA_NAMES[name]] = value
+        elif name in _UNKNOWN_TO_JAVA:
+            raise ConfigurationError(
+                f"{name} has no translation for the Java driver of Spark's workers: give a "
+                "connection string without it (of TLS they know sslmode, and sslrootcert as the "
+                "path of a file that each of them has)"
+            )
+    return found
+
+
 _DRIVER: Final = {
     "fetchsize": "20000",
     "prepareThreshold": "-1",  # values come in binary from the first row on
+    "tcpKeepAlive": "true",  # else who waits for a server that vanished waits for ever
 }
+_JAVA_NAMES: Final = {
+    "user": "user",
+    "sslmode": "sslmode",
+    "sslrootcert": "sslrootcert",
+    "sslnegotiation": "sslNegotiation",
+    "channel_binding": "channelBinding",
+    "gssencmode": "gssEncMode",
+    "options": "options",
+    "connect_timeout": "connectTimeout",
+    "application_name": "ApplicationName",
+}
+_UNKNOWN_TO_JAVA: Final = {
+    *("sslrootcert", "sslcert", "sslkey", "sslpassword", "sslcrl", "sslcrldir", "require_auth"),
+    *("ssl_min_protocol_version", "ssl_max_protocol_version", "krbsrvname", "scram_client_key"),
+}
+"""The driver would connect otherwise than libpq does. What else there is means nothing to one who
+reads, over TCP, at the address that libpq has found."""
 _TABLE: Final = """(
   SELECT id, create_time, kafka_topic, kafka_key, kafka_value,
     nullif(kafka_header_keys, '{{}}') AS kafka_header_keys,

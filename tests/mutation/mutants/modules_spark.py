@@ -898,7 +898,25 @@ SPARK: tuple[Noticed, ...] = (
         "the connection to a table is as safe as it is asked to be",
         f"{OUTBOX}.sources",
         f"{RECONCILE}::test_of_postgres_each_row_is_read_by_one_connection",
-        ("postgres_rows", ', ("sslmode", "sslmode")', ""),
+        ("", '    "sslmode": "sslmode",\n', ""),
+    ),
+    noticed(
+        "workers are given the password that was looked up",
+        f"{OUTBOX}.sources",
+        f"{RECONCILE}::test_workers_connect_as_the_driver_does",
+        ("_driver_settings", "if info.password:", "if False:"),
+    ),
+    noticed(
+        "a worker whose database vanished does not wait for ever",
+        f"{OUTBOX}.sources",
+        f"{RECONCILE}::test_workers_connect_as_the_driver_does",
+        ("", '"tcpKeepAlive": "true"', '"tcpKeepAlive": "false"'),
+    ),
+    noticed(
+        "a connection setting that workers do not have is told at once",
+        f"{OUTBOX}.sources",
+        f"{RECONCILE}::test_what_the_drivers_of_workers_do_not_have_is_told_at_once",
+        ("_driver_settings", "elif name in _UNKNOWN_TO_JAVA:", "elif False:"),
     ),
     noticed(
         "a record of an aborted transaction is none of an outbox",

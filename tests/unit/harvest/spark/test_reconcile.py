@@ -12,6 +12,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
@@ -256,10 +257,24 @@ def test_of_kafka_committed_records_are_read_between_the_offsets_and_gaps_are_er
     assert "unix_millis(timestamp) AS at_ms" in given["expressions"]
 
 
-def test_of_postgres_each_row_is_read_by_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [SimpleNamespace(name="id"), SimpleNamespace(name="kafka_topic")]
+def connected(
+    monkeypatch: pytest.MonkeyPatch, *columns: str, password: str = "secret", host: str = "db"
+) -> list[Any]:
+    """Have psycopg connect to a table of these columns; the list may grow."""
+    names: list[Any] = [SimpleNamespace(name=name) for name in columns]
 
     class Connection:
+        def __init__(self, dsn: str) -> None:
+            given = conninfo_to_dict(dsn)
+            given.pop("password", None)
+            self.info = SimpleNamespace(
+                host=host,
+                port=6000,
+                dbname=given.get("dbname", "me"),
+                password=password,
+                get_parameters=lambda: given,
+            )
+
         def __enter__(self) -> Connection:
             return self
 
@@ -269,7 +284,12 @@ def test_of_postgres_each_row_is_read_by_one_connection(monkeypatch: pytest.Monk
         def execute(self, _query: str) -> Any:
             return SimpleNamespace(description=names)
 
-    monkeypatch.setattr(psycopg, "connect", lambda _: Connection())
+    monkeypatch.setattr(psycopg, "connect", Connection)
+    return names
+
+
+def test_of_postgres_each_row_is_read_by_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = connected(monkeypatch, "id", "kafka_topic")
     session = Session()
     dsn = "postgresql://me:secret@db:6000/shop?sslmode=require"
     with pytest.raises(ConfigurationError, match="the outbox has no column 'create_time'"):
@@ -291,3 +311,48 @@ def test_of_postgres_each_row_is_read_by_one_connection(monkeypatch: pytest.Monk
         of_postgres(cast(Any, session), "host='x", "outbox", 2)
     with pytest.raises(ConfigurationError, match="give a host name instead of a socket"):
         of_postgres(cast(Any, session), "host=/tmp", "outbox", 2)
+
+
+def test_workers_connect_as_the_driver_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What libpq has looked up, too: the password from a file, the one host of several."""
+    connected(monkeypatch, *_NEEDED, password="from .pgpass", host="::1")
+    monkeypatch.setattr("harvest.spark.sources.as_published", lambda frame: frame)
+    session = Session()
+    dsn = (
+        "host=a,b port=1,2 dbname=shop user=me sslmode=verify-full sslrootcert=/ca.pem "
+        "options='-csearch_path=mine' connect_timeout=7 keepalives_idle=9 "
+        "target_session_attrs=read-write channel_binding=require application_name=looks "
+        "sslcertmode=allow"
+    )
+    of_postgres(cast(Any, session), dsn, "outbox", 2)
+    given = session.given
+    assert given.pop("url") == "jdbc:postgresql://[::1]:6000/shop"
+    for name in ("table", "predicates", "expressions"):
+        del given[name]
+    assert given == {
+        "driver": "org.postgresql.Driver",
+        "fetchsize": "20000",
+        "prepareThreshold": "-1",
+        "tcpKeepAlive": "true",
+        "user": "me",
+        "password": "from .pgpass",
+        "sslmode": "verify-full",
+        "sslrootcert": "/ca.pem",
+        "options": "-csearch_path=mine",
+        "connectTimeout": "7",
+        "channelBinding": "require",
+        "ApplicationName": "looks",
+    }
+
+
+@pytest.mark.parametrize("setting", ["sslkey=/secret.key", "sslrootcert=system"])
+def test_what_the_drivers_of_workers_do_not_have_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    connected(monkeypatch, *_NEEDED)
+    session = Session()
+    name, _, value = setting.partition("=")
+    with pytest.raises(ConfigurationError, match=f"^{name} has no translation") as refused:
+        of_postgres(cast(Any, session), f"host=db {setting}", "outbox", 2)
+    assert value not in str(refused.value)
+    assert session.given == {}
