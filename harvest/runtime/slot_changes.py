@@ -85,7 +85,14 @@ def renew_slot(
                 return Renewal(before, source.count_rows(after) if publish_table else 0)
             source.create_publication()
             source.slot.drop()
-            return _renewed(config, source, before, publish_table=publish_table, after=after)
+            return _renewed(
+                config,
+                source,
+                before,
+                publish_table=publish_table,
+                after=after,
+                guard_table=publish_table,
+            )
         finally:
             source.close()
 
@@ -240,11 +247,18 @@ def _renewed(
     *,
     publish_table: bool,
     after: int | None,
+    guard_table: bool = False,
 ) -> Renewal:
+    """`guard_table`: where there is no checkpoint, make one first, that does not fit the slot.
+    Whoever finds a slot and none begins with the slot: were this killed right behind it, the purge
+    would take rows from before it for published. (Who switches is not registered before the end.)
+    """
     sink = make_sink(config)
     try:
+        found = sink.open(lambda: True)
+        if found is None and guard_table:
+            _deliver(sink, (), source.before_all().encode())
         with source.new_slot() as (position, connection):
-            found = sink.open(lambda: True)
             if found is None or publish_table:
                 found = WalPosition(0, position.system, position.timeline, 0).encode()
             published = 0

@@ -249,6 +249,15 @@ class PostgresWalSource(PostgresTable):
         self._make_first_slot(check_table=self.options.source == "table" and not begin_now)
         return True
 
+    def before_all(self) -> WalPosition:
+        """A place of this server from which no slot goes on, since each begins behind it."""
+        replication = ReplicationConnection(self._stream_conninfo)
+        try:
+            server = replication.server()
+        finally:
+            replication.close()
+        return WalPosition(0, server.system, server.timeline, 0)
+
     def _make_first_slot(self, *, check_table: bool) -> None:
         """Make a temporary slot, and keep it under the slot's name once the table was looked at.
 

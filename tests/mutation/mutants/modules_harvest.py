@@ -700,6 +700,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("MarkTools.close", "            self.guard.close()\n", "            pass\n"),
     ),
     noticed(
+        "nobody begins with a slot whose rows from before are not published",
+        f"{RUN}.slot_changes",
+        "unit/harvest/runtime/test_slot_changes.py::test_nobody_begins_with_a_slot_whose_rows_from_before_are_not_published[None]",
+        ("_renewed", "if found is None and guard_table:", "if False:"),
+    ),
+    noticed(
         "a slot that does not go on is found out",
         f"{RUN}.slot_changes",
         "unit/harvest/runtime/test_slot_changes.py::test_a_slot_goes_on_where_the_position_is_in_it",

@@ -196,6 +196,11 @@ def test_the_first_slot_is_kept_on_replicas(
     assert state.failover is newer
 
 
+def test_no_slot_goes_on_from_before_all(source: PostgresWalSource) -> None:
+    with pytest.raises(CheckpointError, match="made anew"):
+        source.begin(source.before_all())
+
+
 def test_a_slot_whose_making_is_broken_off_is_not_there(
     postgres_database: str, source: PostgresWalSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

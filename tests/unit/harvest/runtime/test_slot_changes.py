@@ -81,6 +81,9 @@ class Source:
     def close(self) -> None:
         pass
 
+    def before_all(self) -> WalPosition:
+        return BEGIN
+
     @contextlib.contextmanager
     def new_slot(self) -> Iterator[tuple[WalPosition, None]]:
         yield END, None
@@ -121,6 +124,29 @@ def test_who_was_interrupted_publishes_the_whole_table_when_it_is_repeated(
     assert renew(sink).rows == 4
     assert sink.rows == [1, 2, 3, 4]
     assert sink.lsn() == END.lsn
+
+
+@pytest.mark.parametrize("found", [None, BEGIN])
+def test_nobody_begins_with_a_slot_whose_rows_from_before_are_not_published(
+    monkeypatch: pytest.MonkeyPatch, found: WalPosition | None
+) -> None:
+    """`kill -9` right behind it: a checkpoint is there, and does not fit the slot."""
+    sink = Sink(found)
+
+    class Killed(Source):
+        @contextlib.contextmanager
+        def new_slot(self) -> Iterator[tuple[WalPosition, None]]:
+            assert sink.lsn() < END.lsn
+            yield END, None
+
+    source: Any = Killed()
+    monkeypatch.setattr(module, "make_sink", lambda _: sink)
+    monkeypatch.setattr(module, "_pages", lambda *_: iter([[row(1)]]))
+    renewal = module._renewed(
+        CONFIG, source, None, publish_table=True, after=None, guard_table=True
+    )
+    assert renewal.rows == 1
+    assert (sink.rows, sink.lsn()) == ([1], END.lsn)
 
 
 @pytest.mark.parametrize("found", [None, BEGIN])
