@@ -26,6 +26,7 @@ from marshal_py.errors import MarshalError
 __all__ = ["check_kafka"]
 
 _TIMEOUT_S: Final = 8.0
+_OWN_RIGHTS: Final = frozenset({AclOperation.READ, AclOperation.WRITE})
 _MESSAGE_MAX_BYTES: Final = 1_000_000  # librdkafka's default
 _BATCH_OVERHEAD_BYTES: Final = 1024
 
@@ -62,9 +63,16 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
         for name in missing
     ]
     findings += _leaderless(metadata, [*own, *known])
+    rights = _rights(admin, [name for name in {*own, *known} if name in metadata.topics])
+    for name in own:
+        lacking = _OWN_RIGHTS - rights.get(name, _OWN_RIGHTS)
+        if lacking:  # without snapshots, a log that was never trimmed can be read all the same
+            level = "error" if name == config.coordination.topic else "warning"
+            text = f"grant {' and '.join(sorted(right.name for right in lacking))} on {name}"
+            findings.append(Finding("topic", level, text))  # type: ignore[arg-type]
     if known:
         settings_of = _settings_of(admin, known)
-        writable = _writable(admin, known)
+        writable = {name: AclOperation.WRITE in found for name, found in rights.items()}
         for name in known:
             replicas = len(next(iter(metadata.topics[name].partitions.values())).replicas)
             partitions = len(metadata.topics[name].partitions)
@@ -149,8 +157,10 @@ def _settings_of(admin: AdminClient, topics: Sequence[str]) -> dict[str, dict[st
     return found
 
 
-def _writable(admin: AdminClient, topics: Sequence[str]) -> dict[str, bool]:
-    """Which topics we may write to, as far as the brokers say."""
+def _rights(admin: AdminClient, topics: Sequence[str]) -> dict[str, frozenset[AclOperation]]:
+    """What we may do with topics, as far as the brokers say."""
+    if not topics:
+        return {}
     answers: dict[str, Any] = admin.describe_topics(
         TopicCollection(list(topics)),
         include_authorized_operations=True,
@@ -163,7 +173,7 @@ def _writable(admin: AdminClient, topics: Sequence[str]) -> dict[str, bool]:
         except KafkaException:
             continue
         if operations is not None:
-            found[name] = AclOperation.WRITE in operations
+            found[name] = frozenset(operations)
     return found
 
 

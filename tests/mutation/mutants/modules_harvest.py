@@ -472,6 +472,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("Harvest._forwarding", "logging.getLogger(name).removeHandler(self._forward)", "pass"),
     ),
     noticed(
+        "rights on the coordination topics that the brokers do not tell are not missing",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_rights_that_lack_on_the_coordination_topics_are_named_where_the_brokers_say_so",
+        ("check_kafka", "rights.get(name, _OWN_RIGHTS)", "rights.get(name, frozenset())"),
+    ),
+    noticed(
         "broker 0 is a leader",
         f"{RUN}.kafka_check",
         "unit/harvest/runtime/test_kafka_check.py::test_all_is_well",

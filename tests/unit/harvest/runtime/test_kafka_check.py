@@ -53,6 +53,10 @@ class Cluster:
         """Topics of which so many partitions have no leader."""
         self.settings: dict[str, str] | Exception = {"min.insync.replicas": "2"}
         self.allowed: list[AclOperation] | Exception | None = [AclOperation.WRITE]
+        self.own_allowed: list[AclOperation] | Exception | None = [
+            AclOperation.READ,
+            AclOperation.WRITE,
+        ]
         self.checkpoint: str | Exception | None = None
         self.unreachable = False
         self.closed = 0
@@ -89,11 +93,15 @@ class Cluster:
         return {resource: Future(found) for resource in resources}
 
     def describe_topics(self, topics: Any, **_: object) -> dict[str, Future]:
-        del topics
-        found: Any = self.allowed
-        if not isinstance(found, Exception):
-            found = SimpleNamespace(authorized_operations=found)
-        return {"orders": Future(found)}
+        def answer(found: Any) -> Future:
+            if not isinstance(found, Exception):
+                found = SimpleNamespace(authorized_operations=found)
+            return Future(found)
+
+        return {
+            name: answer(self.allowed if name == "orders" else self.own_allowed)
+            for name in topics.topic_names
+        }
 
     def _consumer(self, *_: object) -> Any:
         def close() -> None:
@@ -223,6 +231,23 @@ def test_a_topic_that_may_not_be_written_to_is_an_error_where_the_brokers_say_so
     cluster.allowed = allowed
     found = [("error", "orders may not be written to: grant WRITE on it")] if refused else []
     assert cluster.findings() == found
+
+
+@pytest.mark.parametrize(
+    ("allowed", "lacking"),
+    [
+        ([AclOperation.READ], "WRITE"),
+        ([AclOperation.DESCRIBE], "READ and WRITE"),
+        (None, ""),
+        (refusal(KafkaError.TOPIC_AUTHORIZATION_FAILED), ""),
+    ],
+)
+def test_rights_that_lack_on_the_coordination_topics_are_named_where_the_brokers_say_so(
+    cluster: Cluster, allowed: Any, lacking: str
+) -> None:
+    cluster.own_allowed = allowed
+    levels = {"own": "error", "own.snapshots": "warning"} if lacking else {}
+    assert cluster.findings() == [(v, f"grant {lacking} on {n}") for n, v in levels.items()]
 
 
 @pytest.mark.parametrize(
