@@ -20,7 +20,7 @@ from operator import length_hint
 from typing import Final
 
 from marshal_py.client.claim import core_of
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.fetcher import FETCH, IDLE_WAIT_S, Fetcher
 from marshal_py.consumer.held_partition import HeldPartition, Run, Runs, Stage
@@ -388,23 +388,28 @@ class AtMostOnce:
                     run.seq = part.proposed_seq
                 self._proposed.extend(runs)
                 continue
-            if part.range is not None:
-                runs = [rest for run in runs if (rest := part.within(run)) is not None]
-            runs = [run for run in runs if run.messages[0].offset() >= part.floor]
-            if not runs:
+            if part.range is None:
+                self._propose_runs(part, runs)
                 continue
-            self._proposed.extend(runs)  # first: it must be found somewhere, always
-            part.taken = max(part.taken, runs[-1].end)
-            try:
-                seq = self._propose(part, runs[-1].end)
-            except (NotHeld, Closed):
-                for _ in runs:
-                    self._proposed.pop()
-            else:
-                for run in runs:
-                    run.seq = seq
+            with driver_of(self._marshal).lock:  # nothing of it is given back meanwhile
+                self._propose_runs(part, list(filter(None, map(part.below_end, runs))))
         for _ in found:  # last, for the same reason
             self._gathered.popleft()
+
+    def _propose_runs(self, part: HeldPartition, runs: list[Run]) -> None:
+        runs = [run for run in runs if run.messages[0].offset() >= part.floor]
+        if not runs:
+            return
+        self._proposed.extend(runs)  # first: it must be found somewhere, always
+        part.taken = max(part.taken, runs[-1].end)
+        try:
+            seq = self._propose(part, runs[-1].end)
+        except (NotHeld, Closed):
+            for _ in runs:
+                self._proposed.pop()
+        else:
+            for run in runs:
+                run.seq = seq
 
     def _cut_gathered(self, room: int) -> int:
         """Return how many of the runs that were gathered fit; cut the one that does in part."""

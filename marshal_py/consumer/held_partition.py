@@ -435,6 +435,10 @@ class HeldPartition:
         if self._is_cut:
             with self.cut_lock:
                 self.is_cut = False
+        return self.below_end(run)
+
+    def below_end(self, run: Run) -> Run | None:
+        """Return what of `run` is in the range as it is now; None for nothing."""
         end = self.end_offset
         if end is None or run.end <= end:
             return run

@@ -2520,6 +2520,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Iteration._put_back", "self._delivery.drop(len(rest))", "pass"),
     ),
     noticed(
+        "of what is being claimed nothing is given back meanwhile",
+        f"{CONSUMER}.at_most_once",
+        f"{OF_CONSUMER}/test_range_claims.py::test_at_most_once_what_is_being_claimed_is_not_given_back_meanwhile",
+        ("AtMostOnce._propose_ready", "with driver_of(self._marshal).lock:", "if True:"),
+    ),
+    noticed(
         "a batch that is put back while it is decoded is put back as it came",
         f"{CONSUMER}.iteration",
         f"{OF_CONSUMER}/test_decisions.py::test_a_batch_that_is_put_back_as_it_was_decoded_is_decoded_once_when_it_comes_again",

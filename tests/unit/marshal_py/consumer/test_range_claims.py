@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -955,3 +956,36 @@ def test_what_ranges_cannot_do_is_refused_with_the_way_out(group: Group) -> None
         member.core.shared.set_max_claims(3)
     with pytest.raises(NotHeld):
         member.core.shared.delivery_count(message)
+
+
+def test_at_most_once_what_is_being_claimed_is_not_given_back_meanwhile(group: Group) -> None:
+    """The range ended before what was claimed of it then, which the loop was told by an error."""
+    group.end = 100
+    member = group.member("a", mode="at_most_once")
+    member.pace(100.0)
+    group.settle()
+    (part,) = member.ranges._sources[SOURCE].parts
+    delivery, lock, was_free = member.core.delivery, member.driver.lock, list[bool]()
+    may_claim_to = delivery._may_claim_to
+
+    def meanwhile(part: Any, end: int) -> int:
+        def give_back() -> None:
+            was_free.append(lock.acquire(blocking=False))
+            if was_free[-1]:
+                member.ranges._give_back(part)
+                lock.release()
+
+        other = threading.Thread(target=give_back)
+        other.start()
+        other.join()
+        return int(may_claim_to(part, end))
+
+    delivery._propose_ready()  # there is room for one message
+    delivery._may_claim_to, delivery._workers = meanwhile, 2
+    delivery._propose_ready()
+    assert was_free == [False]
+    delivery._may_claim_to = may_claim_to
+    member.ranges._give_back(part)
+    assert (part.proposed, part.end_offset) == (2, 2)
+    found = [offset for _ in range(50) for offset in member.work()]  # it waits for the log
+    assert sorted(found) == list(range(100))
