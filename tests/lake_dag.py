@@ -16,14 +16,16 @@ from pathlib import Path
 
 DAG = Path(__file__).resolve().parents[1] / "docs" / "deploy" / "lake_dag.py"
 DAY = "2026-11-22"
-ROWS = "harvest lake --lake /data/lake --outbox shop/outbox --parquet /data/archive"
+DSN = "dbname=shop user=lake"
+ROWS = f"harvest lake --lake /data/lake --outbox shop/outbox --database {DSN}"
+OLD_ROWS = "harvest lake --lake /data/lake --outbox shop/outbox --parquet /data/archive"
 RUN = "marshal lake run -b kafka:9092 --lake /data/lake --published orders --day 2026-11-21"
 MAINTAIN = "marshal lake maintain --lake /data/lake"
 CASES = {
-    "": ("success", [ROWS, RUN, MAINTAIN]),
-    "lake run": ("failed", [ROWS, RUN, MAINTAIN]),
+    "": ("success", [ROWS, OLD_ROWS, RUN, MAINTAIN]),
+    "lake run": ("failed", [ROWS, OLD_ROWS, RUN, MAINTAIN]),
     "lake --lake": ("failed", [ROWS, MAINTAIN]),
-    "lake maintain": ("failed", [ROWS, RUN, MAINTAIN]),
+    "lake maintain": ("failed", [ROWS, OLD_ROWS, RUN, MAINTAIN]),
 }
 """Words of a command that fails → how the run ends, and what was started."""
 
@@ -41,6 +43,7 @@ def run_of(home: Path, failing: str) -> tuple[str, list[str]]:
     environment = os.environ | {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "OUTBOX_DSN": DSN,
         "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
     }
     if not (home / "airflow.db").exists():

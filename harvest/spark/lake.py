@@ -84,7 +84,12 @@ def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> i
             ) from None
         finally:
             query.stop()
-        _note(spark, lake, outbox, began, added)
+        newest = _of_newest_day(spark, lake, outbox)
+        upto = None
+        if newest is not None:  # an archive gets rows long after they were inserted
+            micros = newest.selectExpr("unix_micros(max(at))").collect()[0][0]
+            upto = dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
+        _note(spark, lake, outbox, began, added, upto)
     return added
 
 
@@ -100,15 +105,10 @@ def add_table(
     began = dt.datetime.now(dt.UTC)
     with cluster_watched(spark):
         lake.check_version(spark)
-        known = lake.frame(spark, "bronze.outbox_rows")
-        # A row of tomorrow (an application may write its own create_time) says nothing of today's.
-        ours = known.filter(known.outbox == outbox).filter("at <= current_timestamp()")
-        newest = ours.selectExpr("max(day)").collect()[0][0]
+        newest = _of_newest_day(spark, lake, outbox)
         condition = ""
         if newest is not None:
-            late = ours.filter(f"day = DATE '{newest}'").selectExpr(
-                f"max(at) - make_dt_interval(0, 0, 0, {late_s}) AS since"
-            )
+            late = newest.selectExpr(f"max(at) - make_dt_interval(0, 0, 0, {late_s}) AS since")
             since = late.selectExpr("date_format(since, 'yyyy-MM-dd HH:mm:ss.SSSSSS')").collect()[
                 0
             ][0]
@@ -117,8 +117,17 @@ def add_table(
             f"{condition}mod(id, {_CONNECTIONS}) IN ({n}, -{n})" for n in range(_CONNECTIONS)
         ]
         added = _add(spark, lake, _rows(postgres_rows(spark, dsn, table, predicates), outbox))
-        _note(spark, lake, outbox, began, added)
+        _note(spark, lake, outbox, began, added, began)
     return added
+
+
+def _of_newest_day(spark: SparkSession, lake: Lake, outbox: str) -> DataFrame | None:
+    """The known rows of the newest day that has any; None: there are none."""
+    known = lake.frame(spark, "bronze.outbox_rows")
+    # A row of tomorrow (an application may write its own create_time) says nothing of today's.
+    ours = known.filter(known.outbox == outbox).filter("at <= current_timestamp()")
+    newest = ours.selectExpr("max(day)").collect()[0][0]
+    return None if newest is None else ours.filter(f"day = DATE '{newest}'")
 
 
 def _add(spark: SparkSession, lake: Lake, rows: DataFrame) -> int:
@@ -139,10 +148,20 @@ def _add(spark: SparkSession, lake: Lake, rows: DataFrame) -> int:
         rows.unpersist()
 
 
-def _note(spark: SparkSession, lake: Lake, outbox: str, began: dt.datetime, added: int) -> None:
-    """Note that somebody has looked: of a day without a row it tells that there was none."""
-    row = (outbox, began, added, began.date())
-    types = "outbox string, at timestamp, rows bigint, day date"
+def _note(
+    spark: SparkSession,
+    lake: Lake,
+    outbox: str,
+    began: dt.datetime,
+    added: int,
+    upto: dt.datetime | None,
+) -> None:
+    """Note that somebody has looked: of a day without a row it tells that there was none.
+
+    `upto`: a record of before then has its row in the lake, if there is one.
+    """
+    row = (outbox, began, added, upto, began.date())
+    types = "outbox string, at timestamp, rows bigint, upto timestamp, day date"
     look = spark.createDataFrame([row], types)
     _beside_others(lambda: lake.append("bronze.outbox_looks", look))
 

@@ -145,10 +145,16 @@ def delivered(
     claims: list[Values] | None = None,
     *,
     as_of: dt.datetime | None = None,
+    upto: list[dt.datetime | None] | None = None,
 ) -> dict[int, Values]:
-    """The deliveries of the day, by id."""
+    """The deliveries of the day, by id; `upto`: what looks for rows have noted."""
+    looks = [{"outbox": BOX, "at": at(), "upto": each, "day": DAY} for each in upto or []]
     tables = Tables(
-        spark, bronze__outbox_rows=rows, bronze__published=records, silver__claims=claims or []
+        spark,
+        bronze__outbox_rows=rows,
+        bronze__published=records,
+        bronze__outbox_looks=looks,
+        silver__claims=claims or [],
     )
     write_deliveries(
         spark, cast(Lake, tables), DAY, as_of=as_of or at(days=2), grace_s=3_600, late_days=1
@@ -209,6 +215,26 @@ def test_a_record_without_a_row_is_unexpected_when_it_is_older_than_the_grace(
         2: "unexpected",
         3: "pending",
     }
+
+
+@pytest.mark.parametrize(
+    ("upto", "unexpected"),
+    [
+        ([at(3), None, at(2)], {2}),  # rows are known of an hour after it: the grace
+        ([at(4)], {2, 3}),
+        ([at(99)], {2, 3}),
+        ([None], {2, 3}),  # by an earlier version
+    ],
+)
+def test_a_record_is_pending_until_the_rows_of_its_time_are_known(
+    spark: SparkSession, upto: list[dt.datetime | None], unexpected: set[int]
+) -> None:
+    """An archive gets rows a day or more after they were inserted."""
+    records = [record(2, 0, at(2)), record(3, 1, at(2, ms=1)), record(9, 2, at(2), outbox="s/o")]
+    rows = [row(1, at(1)), row(8, at(1), outbox="s/o")]
+    found = delivered(spark, rows, records, upto=upto)
+    assert {id for id, each in found.items() if each["status"] == "unexpected"} == {*unexpected, 9}
+    assert {id for id, each in found.items() if each["status"] == "pending"} == {2, 3} - unexpected
 
 
 def test_a_record_without_a_row_is_unexpected_where_rows_of_its_outbox_are_known(
@@ -1054,6 +1080,45 @@ def test_a_day_is_written_again_by_the_first_run_that_can_say_more_of_it(
     days = [sorted((day - DAY).days for day in each) for each in found]
     # The run of -4 was killed before it was noted.
     assert days == [[-4], [-4, -1, 0], [-4, -1, 0]]
+
+
+def test_a_day_is_written_again_when_more_is_known_of_its_rows(spark: SparkSession) -> None:
+    """All days were written when, by the time alone, their last rows and records were in."""
+    days = {n: DAY + dt.timedelta(n) for n in range(-14, -7)}
+    written = " ".join(map(str, days.values()))
+    runs = [{"started_at": at(), "days": written, "day": DAY}]
+
+    def again(
+        rows: dict[int, int], counts: dict[int, tuple[int | None, int]], upto: int | None = None
+    ) -> list[int]:
+        """Rows in bronze of each day; in gold, and how many were pending."""
+        look = at(days=upto + 1, hour=1) if upto else None
+        tables = Tables(
+            spark,
+            gold__runs=runs,
+            bronze__outbox_rows=[
+                row(id, at(days=n)) for n, count in rows.items() for id in range(count)
+            ],
+            bronze__outbox_looks=[{"outbox": BOX, "at": at(), "upto": look, "day": DAY}],
+            gold__outboxes=[
+                {"outbox": BOX, "rows": known, "pending": pending, "day": days[n]}
+                for n, (known, pending) in counts.items()
+            ],
+        )
+        found = _days_again(spark, cast(Lake, tables), at(1), LakeSettings())
+        return sorted((day - DAY).days for day in found)
+
+    assert again({-12: 2}, {-12: (2, 0), -11: (None, 0)}) == []
+    # A record of the day after may be of a row that has come.
+    assert again({-12: 2}, {-12: (1, 0)}) == [-12, -11]
+    assert again({-12: 2}, {-12: (None, 0)}) == [-12, -11]
+    assert again({-8: 1}, {}) == [-8]
+    assert again({-20: 1}, {}) == []  # no run has written that day
+    # Retention may have deleted rows. What was pending is judged when rows are known up to its end.
+    assert again({}, {-12: (2, 0)}) == []
+    assert again({}, {-12: (2, 1)}, upto=-13) == []
+    assert again({}, {-12: (2, 1)}, upto=-12) == [-12, -11]
+    assert again({}, {-12: (2, 1)}) == [-12, -11]
 
 
 def test_how_long_it_took_is_not_known_where_the_rows_of_an_outbox_are_not(

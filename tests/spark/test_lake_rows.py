@@ -81,6 +81,20 @@ def test_each_file_is_read_once_also_one_that_is_older_than_the_others(archive: 
     ]
 
 
+def test_a_look_into_an_archive_knows_rows_up_to_its_newest(archive: Archive) -> None:
+    """What is in no file yet, of the last days, has not been looked for."""
+
+    def looks() -> list[dt.datetime | None]:
+        found = archive.rows("at", "upto", of="bronze.outbox_looks")
+        return [upto and upto.astimezone(dt.UTC) for _, upto in found]
+
+    archive.write("a", 4, 3)
+    archive.write("later", 10**12)  # an application's own idea of time
+    assert archive.add() == 3
+    assert archive.add() == 0  # as late as before
+    assert looks() == [MIDNIGHT + dt.timedelta(milliseconds=3)] * 2
+
+
 def test_outboxes_have_their_archives_and_their_rows_apart(archive: Archive) -> None:
     archive.write("a", 1, 2)
     archive.write("b", 2, folder="other")

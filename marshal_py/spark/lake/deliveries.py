@@ -18,9 +18,9 @@ from marshal_py.spark.lake.tables import Lake
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["check_days", "days_left", "write_deliveries"]
+__all__ = ["check_days", "days_left", "judged_to", "write_deliveries"]
 
 _AGAIN: Final = """
 SELECT outbox, id, sort_array(collect_list(at)) AS begun
@@ -58,7 +58,7 @@ SELECT coalesce(r.outbox, p.outbox) AS outbox, coalesce(r.id, p.id) AS id,
     WHEN p.id IS NULL AND r.at > {pending_from} THEN 'pending'
     WHEN p.id IS NULL THEN 'lost'
     WHEN a.outbox IS NULL THEN 'unarchived'
-    WHEN p.place.at > {pending_from} THEN 'pending'
+    WHEN p.place.at > least({pending_from}, k.judged_to) THEN 'pending'
     ELSE 'unexpected'
   END AS status,
   r.at AS created_at,
@@ -74,7 +74,14 @@ SELECT coalesce(r.outbox, p.outbox) AS outbox, coalesce(r.id, p.id) AS id,
 FROM {rows} AS r
 FULL OUTER JOIN {ordered} AS p ON r.outbox = p.outbox AND r.id = p.id AND r.nth = p.nth
 LEFT JOIN (SELECT DISTINCT outbox FROM {rows}) AS a ON a.outbox = p.outbox
+LEFT JOIN {looked} AS k ON k.outbox = p.outbox
 """
+
+_LOOKED: Final = """
+SELECT outbox, max(upto) - make_dt_interval(0, 0, 0, {grace}) AS judged_to
+FROM {looks} GROUP BY outbox
+"""
+"""`least` passes over what is null."""
 
 _CLAIMS: Final = """
 WITH named AS (
@@ -184,6 +191,15 @@ def _gone(
                 yield wanted, wanted
 
 
+def judged_to(spark: SparkSession, lake: Lake, grace_s: float) -> DataFrame:
+    """Outbox, and up to when a record without a row is unexpected: its rows are known that far.
+
+    Null, as of looks of earlier versions: nothing is said of it.
+    """
+    looks = lake.frame(spark, "bronze.outbox_looks")
+    return spark.sql(fill(_LOOKED, grace=str(grace_s)), looks=looks)
+
+
 def write_deliveries(
     spark: SparkSession,
     lake: Lake,
@@ -213,7 +229,10 @@ def write_deliveries(
         rows, records = (spark.sql(_NUMBERED, frame=f, again=again) for f in (rows, records))
     ordered = spark.sql(_ORDERED, records=spark.sql(_RECORDS, published=records))
     pending_from = time_literal(as_of - dt.timedelta(seconds=grace_s))
-    joined = spark.sql(fill(_JOINED, pending_from=pending_from), rows=rows, ordered=ordered)
+    looked = judged_to(spark, lake, grace_s)
+    joined = spark.sql(
+        fill(_JOINED, pending_from=pending_from), rows=rows, ordered=ordered, looked=looked
+    )
     days = joined.filter(f"day = {date_literal(day)}")
     claims = spark.sql(
         fill(_CLAIMS, day=date_literal(day), parts=PARTS, block=_BLOCK, **bounds),

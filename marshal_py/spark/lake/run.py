@@ -13,16 +13,26 @@ from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.errors import ConfigurationError
 from marshal_py.spark.kafka import Offsets, librdkafka_settings
 from marshal_py.spark.lake.bronze import ingest
-from marshal_py.spark.lake.deliveries import check_days, days_left, write_deliveries
+from marshal_py.spark.lake.deliveries import check_days, days_left, judged_to, write_deliveries
 from marshal_py.spark.lake.gold import Expectation, Expectations, write_gold
 from marshal_py.spark.lake.silver import fold_new
-from marshal_py.spark.lake.sql import STILL_DAYS, date_literal
+from marshal_py.spark.lake.sql import STILL_DAYS, date_literal, fill, time_literal
 from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
 from marshal_py.spark.watch import cluster_watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_KNOW_MORE: Final = """
+SELECT DISTINCT r.day
+FROM (SELECT outbox, day, count(*) AS rows FROM {rows} GROUP BY outbox, day) AS r
+LEFT JOIN {outboxes} AS o ON o.outbox = r.outbox AND o.day = r.day
+WHERE r.rows > coalesce(o.rows, 0)
+UNION
+SELECT o.day FROM {outboxes} AS o LEFT JOIN {looked} AS k ON k.outbox = o.outbox
+WHERE o.pending > 0 AND date_add(o.day, 1) <= least({pending_from}, k.judged_to)
+"""
+"""Days whose rows came after their tables were written, and those that all can be judged of now."""
 _OF_DAYS: Final = ("gold.outboxes", "gold.groups", "gold.lag", "gold.leadership")
 
 __all__ = ["LakeRun", "LakeSettings", "last_run", "run_lake"]
@@ -92,8 +102,8 @@ def run_lake(
     - `place`: a folder, absolute or relative, or a URI that Spark and all executors reach.
     - `finish`: days that an earlier run may have left as they were when they were not over. They
       are written, too, but for those of which bronze has nothing any more. So are days that were
-      written before their last rows could be judged, or while their records could still come, and
-      those among whose tables a run was killed.
+      written before their last rows could be judged, or had come, or while their records could
+      still come, and those among whose tables a run was killed.
     - `tell`: called with what was done before that is noted. What it raises leaves such days to the
       next run.
 
@@ -167,7 +177,8 @@ def _days_again(
 ) -> set[dt.date]:
     """Days that no run has written since more could be said of them than the last one did.
 
-    Also those that have something and are noted by no run: it was killed among their tables.
+    Also those whose rows have come since, and those that have something and are noted by no run: it
+    was killed among their tables.
     """
     from pyspark.sql import DataFrame
 
@@ -180,6 +191,14 @@ def _days_again(
     frames = [lake.frame(spark, table).filter(recent).select("day") for table in _OF_DAYS]
     there = {row[0] for row in reduce(DataFrame.union, frames).distinct().collect()}
     again = {day for day, at in moments.items() if _says_more(day, at, now, settings)}
+    rows, outboxes = (
+        lake.frame(spark, table).filter(recent) for table in ("bronze.outbox_rows", "gold.outboxes")
+    )
+    query = fill(_KNOW_MORE, pending_from=time_literal(now - dt.timedelta(0, settings.grace_s)))
+    looked = judged_to(spark, lake, settings.grace_s)
+    for (day,) in spark.sql(query, rows=rows, outboxes=outboxes, looked=looked).collect():
+        # Their records may be of the days after it, where they had no row.
+        again |= {day + dt.timedelta(n) for n in range(settings.late_days + 1)} & moments.keys()
     return again | there - moments.keys()
 
 

@@ -115,6 +115,7 @@ value bytes value that it asks for
 outbox text NAME/OUTBOX
 at time when `harvest lake` began to look for rows
 rows int how many were new
+upto time rows that were inserted before then are known; null: none are, or by an earlier version
 """
         ),
         _DAY,

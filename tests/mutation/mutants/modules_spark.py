@@ -777,7 +777,31 @@ SPARK: tuple[Noticed, ...] = (
         "a record whose row may be on its way is pending",
         f"{LAKE}.deliveries",
         f"{DAYS}::test_a_record_without_a_row_is_unexpected_when_it_is_older_than_the_grace",
-        ("", "    WHEN p.place.at > {pending_from} THEN 'pending'\n", ""),
+        ("", "    WHEN p.place.at > least({pending_from}, k.judged_to) THEN 'pending'\n", ""),
+    ),
+    noticed(
+        "a record that is later than the known rows of its outbox is pending",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_record_is_pending_until_the_rows_of_its_time_are_known",
+        ("", "least({pending_from}, k.judged_to)", "{pending_from}"),
+    ),
+    noticed(
+        "rows that an archive has are known up to its newest",
+        f"{OUTBOX}.lake",
+        "spark/test_lake_rows.py::test_a_look_into_an_archive_knows_rows_up_to_its_newest",
+        ("add_archive", "added, upto)", "added, began)"),
+    ),
+    noticed(
+        "a day whose rows came later is written again",
+        f"{LAKE}.run",
+        f"{DAYS}::test_a_day_is_written_again_when_more_is_known_of_its_rows",
+        ("", "WHERE r.rows > coalesce(o.rows, 0)", "WHERE false"),
+    ),
+    noticed(
+        "a day that had pending records is written again when they can be judged",
+        f"{LAKE}.run",
+        f"{DAYS}::test_a_day_is_written_again_when_more_is_known_of_its_rows",
+        ("", "WHERE o.pending > 0", "WHERE false"),
     ),
     noticed(
         "a record of a range was handled by its claim",
@@ -952,7 +976,7 @@ SPARK: tuple[Noticed, ...] = (
         "a row of tomorrow hides none of today's",
         f"{OUTBOX}.lake",
         "spark/test_lake.py::test_rows_of_a_table_come_once_each",
-        ("add_table", '"at <= current_timestamp()"', '"true"'),
+        ("_of_newest_day", '"at <= current_timestamp()"', '"true"'),
     ),
     noticed(
         "a row of two files is there once",
