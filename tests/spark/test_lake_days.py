@@ -81,7 +81,8 @@ class Tables:
     ("headers", "outbox", "id"),
     [
         ([("harvest-id", b"shop/outbox/7")], "shop/outbox", 7),
-        ([("trace", b"1"), ("harvest-id", b"a/b/c/-8"), ("harvest-id", b"x/y/9")], "a/b/c", -8),
+        ([("trace", b"1"), ("harvest-id", b"x/y/9"), ("harvest-id", b"a/b/c/-8")], "a/b/c", -8),
+        ([("harvest-id", b"a/b/-8"), ("trace", b"1"), ("harvest-id", None)], None, None),
         ([("harvest-id", b"shop/outbox/seven")], None, None),
         ([("harvest-id", b"outbox/7")], None, None),
         ([("harvest-id", b"7")], None, None),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["HARVEST_ID", "ingest", "snapshot_topic_of"]
 
 HARVEST_ID: Final = "harvest-id"
-"""The header that names the outbox's row of a record: NAME/OUTBOX/ID."""
+"""The header that names the outbox's row of a record: NAME/OUTBOX/ID. Of several the last does."""
 
 _LOOK_S: Final = 1
 _AT_ONCE: Final = 4
@@ -139,9 +139,9 @@ _COORDINATION: Final = (
 def _published(frame: DataFrame) -> DataFrame:
     number = "try_cast(element_at(split(_id, '/'), -1) AS bigint)"
     outbox = "nullif(regexp_extract(_id, '^(.+/.+)/[^/]*$', 1), '')"
-    return frame.selectExpr(
-        "*", f"cast(get(filter(headers, h -> h.key = '{HARVEST_ID}'), 0).value AS string) AS _id"
-    ).selectExpr(
+    # The harvester's is behind those that the row has brought along, of another outbox's record.
+    last = f"try_element_at(filter(headers, h -> h.key = '{HARVEST_ID}'), -1)"
+    return frame.selectExpr("*", f"cast({last}.value AS string) AS _id").selectExpr(
         "topic",
         "cast(partition AS bigint) AS partition",
         "offset",

@@ -90,7 +90,7 @@ at time the record's timestamp
 key bytes key
 value bytes value
 headers headers headers, in their order
-outbox text NAME/OUTBOX of the header harvest-id; null without one
+outbox text NAME/OUTBOX of the header harvest-id, the last one; null without one
 id int id of the outbox's row, of the same header
 """
         ),

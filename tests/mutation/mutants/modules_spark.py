@@ -852,6 +852,12 @@ SPARK: tuple[Noticed, ...] = (
         ("ingest", 'if published and not lake.exists(spark, "bronze.published"):', "if False:"),
     ),
     noticed(
+        "a record that has its row's own header, too, is of the outbox that published it",
+        f"{LAKE}.bronze",
+        f"{DAYS}::test_a_record_is_of_the_row_that_its_header_names",
+        ("_published", "'{HARVEST_ID}'), -1)", "'{HARVEST_ID}'), 1)"),
+    ),
+    noticed(
         "a header that names no outbox makes none",
         f"{LAKE}.bronze",
         f"{DAYS}::test_a_record_is_of_the_row_that_its_header_names",
