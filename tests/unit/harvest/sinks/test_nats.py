@@ -237,7 +237,7 @@ def test_a_connection_that_gives_no_answer_is_made_anew(monkeypatch: pytest.Monk
         return client
 
     monkeypatch.setattr(nats, "connect", connect)
-    endpoint = NatsEndpoint(("nats://127.0.0.1:1",), "s", timeout_ms=60_000)
+    endpoint = NatsEndpoint(("nats://127.0.0.1:1",), "s", timeout_ms=10_000)
     with closing(NatsSink(endpoint)) as sink:
         sink._endpoint = replace(endpoint, timeout_ms=50)
         assert sink.send(ROW, "key", 1).unavailable
