@@ -95,7 +95,9 @@ def accept(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what differs.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Take the database as it is now for the one whose rows were published. In every mode.
+    """Take the database as it is now for the one whose rows were published.
+
+    In mark mode, in range mode, and with destinations; in wal mode it is `harvest slot renew`.
 
     A harvester publishes nothing when its database is not the one that it was: a replica that
     lacked commits was promoted, a backup restored, a table emptied or made anew. What to do then:
