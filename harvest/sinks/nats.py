@@ -13,6 +13,7 @@ import logging
 import re
 import ssl
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -88,6 +89,8 @@ class NatsSink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._connecting: asyncio.Lock | None = None
+        self._under_way: Counter[Client] = Counter()
+        """How many messages each connection has; one that was left is closed with the last."""
         self._closing: set[asyncio.Future[None]] = set()
 
     def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
@@ -180,13 +183,23 @@ class NatsSink:
         client = await self._connected()
         if len(body) + _size(headers) > client.max_payload:
             raise MaxPayloadError  # nats-py looks at the body alone; the server would hang up
+        self._under_way[client] += 1
         try:
             await client.jetstream(timeout=self._endpoint.timeout_ms / 1000).publish(
                 subject, body, headers=headers
             )
         except (TimeoutError, asyncio.CancelledError):
-            self._drop(client)  # nats-py takes minutes to find out that nobody is there any more
+            if self._client is client:  # the next message connects anew:
+                self._client = None  # nats-py takes minutes to find out that nobody is there
             raise
+        finally:
+            self._under_way[client] -= 1
+            if not self._under_way[client]:
+                del self._under_way[client]
+                if self._client is not client:
+                    closing = asyncio.ensure_future(_close(client))
+                    self._closing.add(closing)  # which the loop itself does not keep
+                    closing.add_done_callback(self._closing.discard)
 
     async def _connected(self) -> Client:
         assert self._connecting is not None  # noqa: S101 - made with the loop
@@ -204,14 +217,6 @@ class NatsSink:
                     user_credentials=self._endpoint.credentials_file,
                 )
             return self._client
-
-    def _drop(self, client: Client) -> None:
-        """The next message connects anew."""
-        if self._client is client:
-            self._client = None
-            closing = asyncio.ensure_future(_close(client))
-            self._closing.add(closing)  # which the loop itself does not keep
-            closing.add_done_callback(self._closing.discard)
 
     async def _disconnect(self) -> None:
         if self._client is not None:

@@ -53,8 +53,8 @@ OUTAGE_WARNING_S: Final = 30.0
 RECONNECT: Final[KafkaConfig] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
 
 NO_CREATION: Final[KafkaConfig] = {"allow.auto.create.topics": False}
-"""For AdminClients and producers: by what they ask of a topic, brokers would make it, with their
-defaults. (A consumer's questions make none.)"""
+"""By what AdminClients and producers ask of a topic, brokers would make it, with their defaults; by
+a consumer's questions only where its settings say so."""
 
 FINAL: Final = {
     KafkaError._AUTHENTICATION,
@@ -274,6 +274,7 @@ def read_to_end(
         {
             **RECONNECT,
             **config,
+            **NO_CREATION,
             "group.id": "marshal",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",

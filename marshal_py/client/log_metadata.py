@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import (
     FINAL,
+    NO_CREATION,
     RECONNECT,
     ConnectionErrors,
     connect,
@@ -178,7 +179,9 @@ def asking(
     Parameters are those of `LogMetadata`.
     """
     errors = ConnectionErrors()
-    consumer = connect(Consumer, {**RECONNECT, **config, "group.id": "marshal"}, errors)
+    consumer = connect(
+        Consumer, {**RECONNECT, **config, **NO_CREATION, "group.id": "marshal"}, errors
+    )
     try:
         yield LogMetadata(consumer, config, errors, topic, snapshot_topic, needs)
     finally:

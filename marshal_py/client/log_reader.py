@@ -22,7 +22,13 @@ from confluent_kafka import (
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.admin_on_demand import AdminOnDemand
 from marshal_py.client.genesis import count_changed, counts_told
-from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, close_consumer, connect
+from marshal_py.client.kafka_clients import (
+    NO_CREATION,
+    RECONNECT,
+    ConnectionErrors,
+    close_consumer,
+    connect,
+)
 from marshal_py.client.log_metadata import LogMetadata, asking
 from marshal_py.client.pulse import Pulse
 from marshal_py.client.settings import KafkaConfig
@@ -223,6 +229,7 @@ class LogReader:
                 "topic.metadata.refresh.interval.ms": 30_000,
                 **RECONNECT,
                 **self._config,
+                **NO_CREATION,
                 "group.id": "marshal",  # librdkafka wants one; nothing is committed under it
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,

@@ -52,7 +52,7 @@ class LogTrimmer:
 
     def _delete(self, p: int, below: int) -> None:
         if self._admin is None:
-            self._admin = connect(AdminClient, {**NO_CREATION, **self._config})
+            self._admin = connect(AdminClient, {**self._config, **NO_CREATION})
         part = TopicPartition(self._topic, p, below)
         try:
             answers = self._admin.delete_records([part], request_timeout=TIMEOUT_S)

@@ -244,7 +244,8 @@ class Partitions:
             part.start(first)
             # From there to `first` is no message. If none follows, no claim will say so.
             part.last_end = fetched_to
-        elif first < fetched_to:  # version 1: a position goes back under the same claim
+        elif part.range is not None or first < fetched_to:
+            # The next range is asked for from here on; in version 1, a position goes back.
             part.start(first)
         else:
             part.read_on(first)

@@ -3,6 +3,7 @@ what it is asked for, as brokers with `auto.create.topics.enable` do."""
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from harvest.runtime.replay import _producer
 from harvest.sinks.kafka.clients import make_client
 from marshal_py.admin import positions, topic_offsets
 from marshal_py.client.admin_on_demand import AdminOnDemand
+from marshal_py.client.log_metadata import asking
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import TopicMissing
@@ -66,6 +68,20 @@ def test_a_log_that_is_gone_is_not_made_by_what_is_appended(cluster: Cluster) ->
     assert writer.flush(20.0) == 0
     assert cluster.topics == set()
     assert [seq for seq, _ in writer.take_failures()] == [7]
+
+
+def test_a_log_that_is_missing_is_not_made_by_who_reads_it(cluster: Cluster) -> None:
+    with (
+        asking(
+            {**cluster.config, "allow.auto.create.topics": True},
+            topic="log",
+            snapshot_topic="log.snapshots",
+            needs=("Read",),
+        ) as metadata,
+        pytest.raises(TopicMissing),
+    ):
+        metadata.describe(time.monotonic() + 20, with_snapshots=True)
+    assert cluster.topics == set()
 
 
 def test_a_topic_that_was_known_is_not_made_anew(cluster: Cluster) -> None:

@@ -69,8 +69,8 @@ class MarkStore(SourceStore, Protocol):
         taken over. A row that another transaction holds locked is waited for, never skipped.
 
         More than `valid_ms` after this call, by the database's own clock, no row is tagged, not
-        even one that was waited for until then: what a paused leader had under way cannot take
-        rows from its successor.
+        even one that somebody else has changed while it was waited for: what a paused leader had
+        under way cannot take rows from its successor.
         """
 
     def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:

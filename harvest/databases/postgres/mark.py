@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   leader_id           UUID
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000)
 """
-# The clock is asked for each row, and again for one that was waited for: a successor may have it.
+# The clock is asked for each row, and again for one that was changed while it was waited for.
 _MARK: Final = """
 UPDATE {table} SET leader_id = %s
 WHERE id = ANY (ARRAY (

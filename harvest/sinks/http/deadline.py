@@ -120,4 +120,6 @@ def _addresses(host: str, port: int) -> list[str]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise httpcore.ConnectError(error) from error
-    return [str(address[0]) for *_, address in found]
+    # As numbers, with the scope that a link-local address has.
+    numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+    return [socket.getnameinfo(address, numeric)[0] for *_, address in found]

@@ -2799,6 +2799,18 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Partitions._restart", "part.read_on(first)", "part.start(first)"),
     ),
     noticed(
+        "what was deleted is crossed with one range",
+        f"{CONSUMER}.partitions",
+        f"{OF_CONSUMER}/test_range_claims.py::test_what_kafka_has_deleted_is_crossed_with_one_range[at_least_once]",
+        ("Partitions._restart", "part.range is not None or ", ""),
+    ),
+    noticed(
+        "who reads a log that is missing does not make it",
+        "marshal_py.client.log_metadata",
+        "unit/test_no_creation.py::test_a_log_that_is_missing_is_not_made_by_who_reads_it",
+        ("asking", "**NO_CREATION, ", ""),
+    ),
+    noticed(
         "where reading goes on, nothing was done by an earlier holder",
         f"{CONSUMER}.held_partition",
         f"{OF_CONSUMER}/test_held_partition.py::test_of_what_is_still_to_be_fetched_nobody_has_done_anything_when_reading_goes_on",

@@ -2560,7 +2560,19 @@ HARVESTERS: tuple[Noticed, ...] = (
         "a connection to NATS that gives no answer is made anew",
         "harvest.sinks.nats",
         "unit/harvest/sinks/test_nats.py::test_a_connection_that_gives_no_answer_is_made_anew",
-        ("NatsSink._publish", "self._drop(client)", "pass"),
+        ("NatsSink._publish", "self._client = None", "pass"),
+    ),
+    noticed(
+        "a NATS connection that is left is closed with the last message on it",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_message_without_an_answer_takes_none_from_the_others",
+        ("NatsSink._publish", "if not self._under_way[client]:", "if True:"),
+    ),
+    noticed(
+        "an address keeps its interface",
+        "harvest.sinks.http.deadline",
+        "unit/harvest/sinks/test_http_exchange.py::test_a_link_local_address_keeps_its_interface",
+        ("_addresses", "socket.getnameinfo(address, numeric)[0]", "str(address[0])"),
     ),
     noticed(
         "a NATS server that gives no answer leaves time for the next",

@@ -248,6 +248,23 @@ def test_an_address_that_gives_no_answer_leaves_time_for_the_next(
     assert len(tried) == 6
 
 
+def test_a_link_local_address_keeps_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    ((index, name), *_) = socket.if_nameindex()
+    found = [(socket.AF_INET6, 0, 0, "", ("fe80::1", 1, 0, index))]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    deadline = Deadline()
+    backend, tried = DeadlineBackend(deadline), list[str]()
+
+    def connect(address: str, *_: Any) -> Stream:
+        tried.append(address)
+        return Stream([])
+
+    monkeypatch.setattr(backend._backend, "connect_tcp", connect)
+    deadline.set(60.0)
+    backend.connect_tcp("h", 1)
+    assert tried == [f"fe80::1%{name}"]
+
+
 def test_a_host_that_is_not_known_cannot_be_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Coroutine
 from contextlib import closing
 from dataclasses import replace
@@ -216,6 +217,7 @@ def test_a_connection_that_gives_no_answer_is_made_anew(monkeypatch: pytest.Monk
     """Its server went without a word: for minutes, nothing else says so."""
     made: list[Client] = []
     closed: list[Client] = []
+    gone = threading.Event()
 
     async def connect(**_: Any) -> Client:
         client = Client()
@@ -230,6 +232,7 @@ def test_a_connection_that_gives_no_answer_is_made_anew(monkeypatch: pytest.Monk
 
         async def close() -> None:
             closed.append(client)
+            gone.set()
 
         monkeypatch.setattr(client, "request", request)
         monkeypatch.setattr(client, "close", close)
@@ -244,7 +247,45 @@ def test_a_connection_that_gives_no_answer_is_made_anew(monkeypatch: pytest.Monk
         sink._endpoint = endpoint
         assert [sink.send(ROW, "key", 1), sink.send(ROW, "key", 1)] == [Outcome(200), Outcome(200)]
         assert len(made) == 2
+        assert gone.wait(60)
         assert closed == made[:1]
+
+
+def test_a_message_without_an_answer_takes_none_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They share a connection; a stream without a leader says nothing, others do."""
+    asked, may_answer = threading.Event(), threading.Event()
+    client = Client()
+    client._status = Client.CONNECTED
+    client._max_payload = 1_000
+
+    async def request(subject: str, *_: Any, **__: Any) -> Any:
+        asked.set()
+        while subject == "dead" or not may_answer.is_set():
+            await asyncio.sleep(0.01)
+        if client.is_closed:
+            await asyncio.Event().wait()  # as nats-py
+        return Msg(client, data=b'{"stream": "S", "seq": 1}')
+
+    async def connect(**_: Any) -> Client:
+        return client
+
+    monkeypatch.setattr(client, "request", request)
+    monkeypatch.setattr(nats, "connect", connect)
+    endpoint = NatsEndpoint(("nats://127.0.0.1:1",), "{topic}", timeout_ms=10_000)
+    found: list[Outcome] = []
+    with closing(NatsSink(endpoint)) as sink:
+        slow = threading.Thread(
+            target=lambda: found.append(sink.send(Row(1, "t", b"", b""), "1", 1))
+        )
+        slow.start()
+        assert asked.wait(60)
+        sink._endpoint = replace(endpoint, timeout_ms=50)
+        assert sink.send(Row(2, "dead", b"", b""), "2", 1).unavailable
+        may_answer.set()
+        slow.join(60)
+    assert found == [Outcome(200)]
 
 
 def test_a_server_that_gives_no_answer_leaves_time_for_the_next(

@@ -302,6 +302,19 @@ def test_an_epoch_does_not_stay_beside_a_position_that_moves_without_it(group: G
     assert ClaimMetadata.decode(cell.metadata) == ClaimMetadata(topic_id=b"first")
 
 
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+def test_what_kafka_has_deleted_is_crossed_with_one_range(group: Group, mode: str) -> None:
+    group.end = 10_000
+    member = group.member("a", mode=mode)
+    group.settle()
+    (part,) = member.ranges._sources[SOURCE].parts
+    member.core.positions.restart_of = lambda *_: 3_000
+    part.out_of_range = True
+    group.settle()
+    assert [record.floor for record in group.records(m.ClaimingRange)] == [0, 3_000]
+    assert member.held()[0][0] == 3_000
+
+
 def test_whoever_holds_the_book_is_waited_for(group: Group) -> None:
     group.end = 10
     first, second = group.member("a"), group.member("b")
