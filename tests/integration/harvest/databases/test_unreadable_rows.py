@@ -110,7 +110,7 @@ def test_a_row_that_cannot_be_read_gives_no_more_time_to_mark(
 
         def noted(statement: Any, parameters: Any = (), **options: Any) -> Any:
             if len(parameters) == 5:
-                until.append(parameters[3])
+                until.append(parameters[4])
             return execute(statement, parameters, **options)
 
         monkeypatch.setattr(store, "_execute", noted)
