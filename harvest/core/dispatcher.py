@@ -25,6 +25,7 @@ and whatever is answered meanwhile. `Retry-After` holds for the destination as a
 from __future__ import annotations
 
 import heapq
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -286,6 +287,8 @@ class Dispatcher:
     destinations: dict[str, Destination] = field(init=False)
     _groups: dict[Group, deque[Message]] = field(default_factory=dict)
     _retries: dict[Token, int] = field(default_factory=dict)
+    _due_ms: dict[Token, float] = field(default_factory=dict)
+    """When a message that failed may go again: it may be forgotten and offered anew before."""
     _confirmed_before: dict[Token, int] = field(default_factory=dict)
     """How many messages its destination had confirmed when a message was first sent."""
     _under_way: dict[Token, Message] = field(default_factory=dict)
@@ -349,6 +352,9 @@ class Dispatcher:
             group = self._groups.get(key)
             if group is None or group[0].row.id != row_id or (row_id, key[2]) in self._under_way:
                 ready.popleft()  # it was withdrawn
+                continue
+            if self._due_ms.get((row_id, key[2]), now_ms) > now_ms:
+                ready.popleft()  # it was here twice, and has failed meanwhile
                 continue
             for message in group:
                 alone = most > 1 and (
@@ -418,6 +424,7 @@ class Dispatcher:
         if outcome.error is None:
             self._next(message, now_ms)
             self._confirmed_before.pop(token, None)
+            self._due_ms.pop(token, None)
             return Delivered(message, self._retries.pop(token, 0))
         retries = self._retries.get(token, 0) + counts
         policy = destination.policy
@@ -427,12 +434,14 @@ class Dispatcher:
         ):
             self._retries.pop(token, None)
             self._confirmed_before.pop(token)
+            self._due_ms.pop(token, None)
             self._next(message, now_ms)
             return GivenUp(message, retries, outcome)
         self._retries[token] = retries
         pauses_ms = policy.pauses_ms
         pause_ms = pauses_ms[min(max(retries - 1, 0), len(pauses_ms) - 1)]
         due_ms = now_ms + pause_ms * (1 + _JITTER * self.random())
+        self._due_ms[token] = due_ms
         heapq.heappush(self._waiting, (due_ms, row_id, message.group))
         return Failed(message, retries, outcome, due_ms)
 
@@ -444,24 +453,30 @@ class Dispatcher:
         """Forget what cannot be sent now: what waits for destinations that take nothing, but for
         one message of each and what is under way, and what waits behind messages that wait.
 
-        Nor is a message forgotten that was sent with a later one of which nothing is known yet.
+        That one is due soon, if there is such a one, and has failed least. Nor is a message
+        forgotten that was sent with a later one of which nothing is known yet.
         """
         forgotten: dict[str, list[Message]] = {
             name: []
             for name, destination in self.destinations.items()
             if destination.takes_none or now_ms < destination.closed_until_ms
         }
-        paused = {key: row_id for due_ms, row_id, key in self._waiting if due_ms > now_ms}
+        paused = {(key, row_id): due_ms for due_ms, row_id, key in self._waiting if due_ms > now_ms}
+        probes: dict[str, tuple[tuple[float, int, float], Group]] = {}
+        for key, group in self._groups.items() if forgotten else ():
+            first = group[0]
+            name = first.destination
+            if name in forgotten:
+                due_ms = paused.get((key, first.row.id), now_ms)
+                rank = self._rank(first, due_ms, now_ms), key
+                probes[name] = min(probes.get(name, rank), rank, key=operator.itemgetter(0))
         behind: list[Message] = []
-        probed: set[str] = set()
         for key, group in list(self._groups.items()) if forgotten or paused else ():
             first = group[0]
             name = first.destination
-            stays = name not in forgotten or first.token in self._under_way or name not in probed
-            if name not in forgotten and paused.get(key) != first.row.id:
+            if name not in forgotten and (key, first.row.id) not in paused:
                 continue
-            probed.add(name)
-            if stays:
+            if name not in forgotten or first.token in self._under_way or probes[name][1] == key:
                 sent = max(n for n, m in enumerate(group) if not n or m.token in self._under_way)
                 messages = list(group)
                 kept, followers = messages[: sent + 1], messages[sent + 1 :]
@@ -470,6 +485,12 @@ class Dispatcher:
                 followers = list(self._groups.pop(key))
             forgotten.get(name, behind).extend(followers)
         return Shed({name: messages for name, messages in forgotten.items() if messages}, behind)
+
+    def _rank(self, first: Message, due_ms: float, now_ms: float) -> tuple[float, int, float]:
+        """The lowest one is to probe its destination: soon, and what failed least before."""
+        destination = self.destinations[first.destination]
+        soon_ms = max(now_ms, destination.closed_until_ms) + destination.policy.max_breaker_open_ms
+        return max(due_ms, soon_ms), self._retries.get(first.token, -1), due_ms
 
     def _next(self, message: Message, now_ms: float) -> None:
         """The first message of a group is done with."""
@@ -481,7 +502,8 @@ class Dispatcher:
             del self._groups[message.group]
 
     def _queue(self, first: Message, now_ms: float) -> None:
-        if first.not_before_ms > now_ms:
-            heapq.heappush(self._waiting, (first.not_before_ms, first.row.id, first.group))
+        due_ms = max(first.not_before_ms, self._due_ms.get(first.token, now_ms))
+        if due_ms > now_ms:
+            heapq.heappush(self._waiting, (due_ms, first.row.id, first.group))
         else:
             self.destinations[first.destination].ready.append((first.group, first.row.id))

@@ -24,8 +24,9 @@ the table is the checkpoint. Invariants:
 
 When there is no more room, what waits for a destination that takes nothing, but for one message
 of it, is *shed*: forgotten, and its tags left in the table, so that the marks go on to the rows of
-other destinations. As soon as the destination takes a message, a new term begins. So is what waits
-behind a message that waits for its time or its next attempt, until that is decided.
+other destinations. As soon as the destination takes a message, a new term begins; and now and then
+if it does not, as it may be that message which fails. So is shed what waits behind a message that
+waits for its time or its next attempt, until that is decided.
 
 If a mark may have been committed and its rows are unknown, a purge failed, or a row did not become
 a dead letter, a new term begins: every row that is not known is then marked again, in the order of
@@ -96,6 +97,11 @@ Settled: TypeAlias = tuple[int, frozenset[str]]
 
 _SHED_EVERY_MS: Final = 100.0
 """All groups are looked at, which takes its time."""
+_ANEW_MS: Final = 60_000.0
+_MAX_DOUBLINGS: Final = 6
+"""What was shed is offered anew at the latest after that, doubled each time up to an hour: the one
+message that probes its destination may be what fails. Not more often, as the whole table is marked
+anew then."""
 _MAX_SETTLED: Final = 1_000_000
 """Rows of which it is remembered that some of their destinations have them; then nothing is marked
 before the others take messages again. Some 200 bytes each."""
@@ -236,6 +242,10 @@ class RelayScheduler:
     _shed: set[Group] = field(default_factory=set)
     """Groups of which rows were shed: none of their later rows is offered in this term."""
     _shed_destinations: set[str] = field(default_factory=set)
+    _anew_ms: float | None = None
+    """When a new term begins though nothing got through to these."""
+    _anew: dict[str, int] = field(default_factory=dict)
+    """How often a destination was shed since it took a message."""
     _shed_after_ms: float = float("-inf")
     _shed_waits: bool = False
     """Whether room was wanted before that."""
@@ -264,10 +274,10 @@ class RelayScheduler:
         """When a `Tick` is due; None: when something else happens."""
         if self._stopping or not self._open:
             return None
-        due_ms = self.dispatcher.due_ms()
+        due = [self.dispatcher.due_ms(), self._anew_ms]
         if self._shed_waits:
-            due_ms = self._shed_after_ms if due_ms is None else min(due_ms, self._shed_after_ms)
-        return due_ms
+            due.append(self._shed_after_ms)
+        return min([due_ms for due_ms in due if due_ms is not None], default=None)
 
     def step(self, event: Event) -> list[Action]:
         """Apply one event; return the actions that follow from it, in order."""
@@ -315,6 +325,7 @@ class RelayScheduler:
                 self._settled = {**settled, **self._settled}
                 self._shed.clear()
                 self._shed_destinations.clear()
+                self._anew_ms = None
                 self.dispatcher.remember(retries)
             case OpenFailed():
                 self._opening = False
@@ -324,6 +335,8 @@ class RelayScheduler:
             case Stop():
                 self._stopping = True
         self._forget_succeeded()
+        if self._anew_ms is not None and self.now() >= self._anew_ms:
+            self._open = False
         actions += self._continue(first=isinstance(event, Start))
         notes, self._notes = self._notes, []
         return notes + actions
@@ -433,6 +446,7 @@ class RelayScheduler:
         known = self._known[event.row_id]
         match verdict:
             case Delivered(_, retries):
+                self._anew.pop(message.destination, None)
                 known.open.discard(message.lane)
                 known.noted |= retries > 0
                 if message.lane:
@@ -566,7 +580,8 @@ class RelayScheduler:
             return 0
         self._shed_after_ms = now_ms + _SHED_EVERY_MS
         shed = self.dispatcher.shed(now_ms)
-        self._shed_destinations.update(shed.by_destination)
+        for name in shed.by_destination.keys() - self._shed_destinations:
+            self._shed_destination(name, now_ms)
         forgotten = [*itertools.chain(*shed.by_destination.values()), *shed.behind]
         for message in forgotten:
             self._shed.add(message.group)
@@ -576,6 +591,16 @@ class RelayScheduler:
             self._look_at(message.row.id)
         batches = 1 if self._known else 0
         return self._pace.room(batches, len(self._known), self.in_flight_bytes) if forgotten else 0
+
+    def _shed_destination(self, name: str, now_ms: float) -> None:
+        self._shed_destinations.add(name)
+        destination = self.dispatcher.destinations[name]
+        if destination.gone:
+            return
+        times = self._anew[name] = self._anew.get(name, -1) + 1
+        pause_ms = _ANEW_MS * 2 ** min(times, _MAX_DOUBLINGS)
+        anew_ms = max(now_ms, destination.closed_until_ms) + pause_ms
+        self._anew_ms = anew_ms if self._anew_ms is None else min(self._anew_ms, anew_ms)
 
     def _purge(self, delay_ms: int) -> list[Action]:
         if self._purging or not self._delivered:

@@ -2363,6 +2363,36 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("RelayLeader._note", "or not self._leadership.may_act()", ""),
     ),
     noticed(
+        "what failed before does not probe a destination that was shed",
+        "harvest.core.dispatcher",
+        "unit/harvest/core/test_relay.py::test_a_message_that_waits_or_fails_is_not_what_probes_a_destination[always_500]",
+        ("Dispatcher._rank", "self._retries.get(first.token, -1)", "0"),
+    ),
+    noticed(
+        "what waits for its time does not probe a destination that was shed",
+        "harvest.core.dispatcher",
+        "unit/harvest/core/test_relay.py::test_a_message_that_waits_or_fails_is_not_what_probes_a_destination[deliver_after]",
+        ("Dispatcher._rank", "max(due_ms, soon_ms)", "soon_ms"),
+    ),
+    noticed(
+        "what was shed and is offered again is not tried before its pause is over",
+        "harvest.core.dispatcher",
+        "unit/harvest/core/test_relay.py::test_what_was_shed_and_is_offered_again_is_not_tried_before_its_pause_is_over",
+        ("Dispatcher.finished", "self._due_ms[token] = due_ms", "pass"),
+    ),
+    noticed(
+        "what was shed is offered anew where its probe fails",
+        "harvest.core.relay",
+        "unit/harvest/core/test_relay.py::test_what_was_shed_is_offered_anew_where_the_probe_fails_for_its_own_sake",
+        ("RelayScheduler._shed_destination", "self._anew_ms = anew_ms", "anew_ms = anew_ms"),
+    ),
+    noticed(
+        "what was shed is offered anew less and less often",
+        "harvest.core.relay",
+        "unit/harvest/core/test_relay.py::test_in_a_long_outage_the_table_is_marked_anew_now_and_then_only",
+        ("RelayScheduler._shed_destination", "min(times, _MAX_DOUBLINGS)", "0"),
+    ),
+    noticed(
         "what is under way is not shed, nor what was sent before it",
         "harvest.core.dispatcher",
         "unit/harvest/core/test_relay.py::test_what_is_under_way_is_not_shed_nor_what_was_sent_before_it",

@@ -281,7 +281,7 @@ def test_what_is_gone_is_sent_nothing_more_and_gives_nothing_up() -> None:
     assert ids(d.start(0)) == [5]
     assert d.start(1e12) == []
     assert d.due_ms() is None
-    assert ids(d.shed(1e12).by_destination["a"]) == [4]
+    assert ids(d.shed(1e12).by_destination["a"]) == [1]
 
 
 def test_a_rate_is_kept_evenly() -> None:
@@ -325,6 +325,20 @@ def test_what_is_under_way_is_not_shed_nor_what_was_sent_before_it() -> None:
     d.finished(1, OK, 0)
     assert ids(d.start(0)) == [2, 3, 4]
     assert len(d) == 3
+
+
+def test_what_was_shed_and_is_offered_again_is_not_tried_before_its_pause_is_over() -> None:
+    d = dispatcher(pauses_ms=(100,), batch_records=4)
+    d.offer([message(1, "x"), message(2, "y")], 0)
+    d.start(0)
+    for row_id in (1, 2):
+        d.finished(row_id, WRONG, 0)
+    d.destinations["a"].trips = 1
+    assert ids(d.shed(1).by_destination["a"]) == [2]
+    d.destinations["a"].trips = 0
+    d.offer([message(2, "y")], 1)
+    assert d.start(119) == []
+    assert ids(d.start(120)) == [1, 2]
 
 
 # --- Routes and templates ---
@@ -836,6 +850,100 @@ def test_who_waits_is_woken(seed: int, retry_after_ms: float) -> None:
             break
     assert not world.table.committed
     world.assert_order()
+
+
+class _HoursWorld(World):
+    """One destination and many keys; hours pass, as far as the scheduler wants to wait."""
+
+    policy = Policy()
+    bad: dict[int, Outcome]
+    not_before_ms: dict[int, float]
+
+    def __post_init__(self) -> None:
+        self.bad, self.not_before_ms = {}, {}
+        self.posts: list[tuple[float, int]] = []
+        self.opened = 0
+        super().__post_init__()
+
+    def begin(self) -> None:
+        super().begin()
+        self.scheduler.dispatcher = Dispatcher({"t": self.policy}, lambda: 0.0)
+        self.scheduler.route = lambda row: [Message(row, "t", self.not_before_ms.get(row.id, 0.0))]
+
+    def insert(self, rows: int) -> None:
+        for _ in range(rows):
+            self.table.insert(OutboxRecord("t", f"k{self.table.next_id}", "v"))
+
+    def post(self, sent: Row) -> r.Sent:
+        self.posts.append((self.now_ms, sent.id))
+        outcome = DOWN if "t" in self.down else self.bad.get(sent.id, OK)
+        if outcome is OK:
+            self.confirmed.add(sent.id)
+        return r.Sent(sent.id, outcome)
+
+    def done(self, action: Any) -> Any:
+        self.opened += isinstance(action, Open)
+        return super().done(action)
+
+    def run_until(self, until_ms: float) -> None:
+        while self.now_ms < until_ms:
+            due_ms = self.scheduler.due_ms()
+            todo = self.lanes["post"] or self.lanes["purge"] or self.lanes["mark"]
+            wait_ms = getattr(todo[0], "delay_ms", 0) if todo else until_ms
+            if due_ms is not None and due_ms < self.now_ms + wait_ms:
+                self.now_ms = max(self.now_ms, due_ms)
+                self.step(r.Tick())
+            else:
+                self.now_ms += wait_ms
+                self.step(self.done(todo.pop(0)) if todo else r.Tick())
+
+
+@pytest.mark.parametrize("why", ["long_pause", "always_500", "deliver_after"])
+def test_a_message_that_waits_or_fails_is_not_what_probes_a_destination(why: str) -> None:
+    world = _HoursWorld(1)
+    if why == "always_500":
+        world.policy = Policy(attempts=1_000, pauses_ms=(60_000,))
+    world.begin()
+    world.insert(8)
+    if why == "deliver_after":
+        world.not_before_ms[1] = 86_400_000.0
+    else:
+        world.bad[1] = WRONG
+    world.run_until(10_000)
+    world.insert(2)
+    world.run_until(400_000)
+    world.insert(2)
+    world.run_until(2_300_000)
+    assert world.table.committed.keys() == {1}
+    world.down = {"t"}
+    world.insert(60)
+    world.run_until(2_420_000)
+    world.down = set()
+    world.run_until(2_420_000 + world.policy.max_breaker_open_ms)
+    assert world.table.committed.keys() == {1}
+
+
+def test_what_was_shed_is_offered_anew_where_the_probe_fails_for_its_own_sake() -> None:
+    world = _HoursWorld(1)
+    world.down = {"t"}
+    world.insert(60)
+    world.run_until(120_000)
+    world.down = set()
+    _, probe = world.posts[-1]
+    world.bad[probe] = WRONG
+    world.run_until(600_000)
+    assert world.table.committed.keys() == {probe}
+
+
+def test_in_a_long_outage_the_table_is_marked_anew_now_and_then_only() -> None:
+    world = _HoursWorld(1)
+    world.down = {"t"}
+    world.insert(60)
+    world.run_until(3_600_000)
+    assert 4 < world.opened < 8
+    world.down = set()
+    world.run_until(world.now_ms + world.policy.max_breaker_open_ms + 10_000)
+    assert not world.table.committed
 
 
 # --- Batches, and rows that go to several destinations ---
