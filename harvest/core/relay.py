@@ -192,7 +192,8 @@ class _Known:
     """A row that is marked and not purged, and the tags of which it has one.
 
     By lane: its messages that are not decided, those that were shed, and the lanes that are
-    settled. `bad`: it becomes a dead letter when all are decided. `note`: what was noted last.
+    settled. `bad`: it becomes a dead letter when all are decided, and then what is `behind` it.
+    `note`: what was noted last.
     """
 
     row: Row
@@ -202,6 +203,7 @@ class _Known:
     shed: dict[str, Message] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
     bad: BadRow | None = None
+    behind: list[BadRow] = field(default_factory=list)
     note: Record | None = None
     noted: bool = False
 
@@ -364,7 +366,8 @@ class RelayScheduler:
             self.in_flight_bytes += known.size
             self._remember(known)
             if self.row_filter.waits(row):
-                self._bad_rows.append(waiting_row(row))
+                known.bad = waiting_row(row)
+                self._look_at(row.id)
                 continue
             messages += self._offered(known, self.route(row))
             self._look_at(row.id)
@@ -400,7 +403,7 @@ class RelayScheduler:
             return
         if known.bad is not None:  # given up at one destination: set aside, though shed at another
             known.shed.clear()
-            self._bad_rows.append(known.bad)
+            self._set_aside(known, known.bad)
         elif known.shed:  # it is marked again in another term
             (message, *_) = known.shed.values()
             noted = known.note is not None and known.note.delivered == known.delivered
@@ -482,6 +485,17 @@ class RelayScheduler:
                 known.open.discard(behind.lane)
                 known.bad = known.bad or waiting_row(behind.row)
                 self._look_at(behind.row.id)
+
+    def _set_aside(self, known: _Known, bad: BadRow) -> None:
+        """Not before the row that it waits for: it would be refused."""
+        rows, known.behind = [bad, *known.behind], []
+        key = known.row.topic, known.row.key
+        first = self._known.get(self.row_filter.waiting.get(key, bad.id))
+        undecided = bad.waits and first is not None and first.bad is not None and first.open
+        if first is not None and undecided:
+            first.behind += rows
+        else:
+            self._bad_rows += rows
 
     def _set_waiting(self, waiting: Mapping[Key, int]) -> None:
         """As the store has it; and what is given up, and not set aside yet."""
@@ -589,8 +603,16 @@ class RelayScheduler:
             known.open.discard(message.lane)
             known.shed[message.lane] = message
             self._look_at(message.row.id)
+        behind = [known for known in self._known.values() if known.behind]
+        for known in behind:
+            # They take the room of others. A new term finds them when one of these is decided.
+            self._shed.update([(known.row.topic, known.row.key, lane) for lane in known.open])
+            for bad in known.behind:
+                self._forget(bad.id)
+            known.behind = []
         batches = 1 if self._known else 0
-        return self._pace.room(batches, len(self._known), self.in_flight_bytes) if forgotten else 0
+        freed = forgotten or behind
+        return self._pace.room(batches, len(self._known), self.in_flight_bytes) if freed else 0
 
     def _shed_destination(self, name: str, now_ms: float) -> None:
         self._shed_destinations.add(name)

@@ -2393,6 +2393,18 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("RelayScheduler._shed_destination", "min(times, _MAX_DOUBLINGS)", "0"),
     ),
     noticed(
+        "what waits for a row that is undecided is set aside behind it",
+        "harvest.core.relay",
+        "unit/harvest/core/test_relay.py::test_what_waits_for_a_row_that_is_undecided_is_set_aside_behind_it",
+        ("RelayScheduler._set_aside", "if first is not None and undecided:", "if False:"),
+    ),
+    noticed(
+        "what waits for a row that is undecided does not fill the room of others",
+        "harvest.core.relay",
+        "unit/harvest/core/test_relay.py::test_what_waits_for_a_row_that_is_undecided_does_not_fill_the_room_of_others",
+        ("RelayScheduler._make_room", "if known.behind]", "if False]"),
+    ),
+    noticed(
         "what is under way is not shed, nor what was sent before it",
         "harvest.core.dispatcher",
         "unit/harvest/core/test_relay.py::test_what_is_under_way_is_not_shed_nor_what_was_sent_before_it",

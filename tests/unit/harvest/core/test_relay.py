@@ -1233,6 +1233,45 @@ def test_what_one_destination_refuses_is_set_aside_when_the_other_has_it() -> No
     assert set(scheduler.row_filter.waiting) == {("t", b"k1")}
 
 
+def refused_at_b(limits: Limits | None = None) -> tuple[r.RelayScheduler, list[float]]:
+    """Row 1 is refused at one destination, and the other one is down."""
+    scheduler, clock = several(limits=limits)
+    scheduler.step(Marked(0, rows_of(1)))
+    scheduler.step(r.Sent(1, DOWN, "a", "a"))
+    scheduler.step(r.Sent(1, BAD, "b", "b"))
+    return scheduler, clock
+
+
+def test_what_waits_for_a_row_that_is_undecided_is_set_aside_behind_it() -> None:
+    scheduler, clock = refused_at_b()
+    actions = scheduler.step(Marked(1, [Row(2, "t", b"k1", b"v")]))
+    assert not any(isinstance(a, AddDeadLetters | Open | r.Post) for a in actions)
+    assert any(isinstance(a, Mark) for a in actions)
+    clock[0] += 10_000
+    assert posted(scheduler.step(r.Tick())) == [(1, "a")]
+    scheduler.step(r.Sent(1, OK, "a", "a"))
+    actions = scheduler.step(Marked(2, []))
+    (add,) = (a for a in actions if isinstance(a, AddDeadLetters))
+    assert [(bad.id, bad.waits) for bad in add.rows] == [(1, False), (2, True)]
+    actions = scheduler.step(DeadLettersAdded(frozenset([1, 2]), {("t", b"k1"): 1}))
+    assert not any(isinstance(a, Open) for a in actions)
+    assert scheduler.in_flight_records == 0
+
+
+def test_what_waits_for_a_row_that_is_undecided_does_not_fill_the_room_of_others() -> None:
+    scheduler, clock = refused_at_b(Limits(mark_query_records=2, max_in_flight_records=3))
+    actions = scheduler.step(Marked(1, [Row(n, "t", b"k1", b"v") for n in (2, 3)]))
+    assert any(isinstance(a, Mark) for a in actions)
+    assert scheduler.in_flight_records == 1
+    clock[0] += 10_000
+    assert posted(scheduler.step(r.Tick())) == [(1, "a")]
+    scheduler.step(r.Sent(1, OK, "a", "a"))
+    actions = scheduler.step(Marked(2, []))
+    assert [a.rows[0].id for a in actions if isinstance(a, AddDeadLetters)] == [1]
+    actions = scheduler.step(DeadLettersAdded(frozenset([1]), {("t", b"k1"): 1}))
+    assert any(isinstance(a, Open) for a in actions)  # the others are marked anew, and wait
+
+
 def test_routes_to_several_destinations() -> None:
     router = Router(["orders", "audit", "eu"], ["{topic}", "audit", "audit"])
     assert [m.destination for m in router.messages(row())] == ["orders", "audit"]
