@@ -288,7 +288,7 @@ class Dispatcher:
     _groups: dict[Group, deque[Message]] = field(default_factory=dict)
     _retries: dict[Token, int] = field(default_factory=dict)
     _due_ms: dict[Token, float] = field(default_factory=dict)
-    """When a message that failed may go again: it may be forgotten and offered anew before."""
+    """When a message that failed, or was postponed, may go again: it may be offered anew before."""
     _confirmed_before: dict[Token, int] = field(default_factory=dict)
     """How many messages its destination had confirmed when a message was first sent."""
     _under_way: dict[Token, Message] = field(default_factory=dict)
@@ -387,6 +387,7 @@ class Dispatcher:
         return (
             message.not_before_ms <= now_ms
             and message.token not in self._retries
+            and message.token not in self._due_ms
             and message.destination == first.destination
             and message.problem is None
         )
@@ -444,6 +445,10 @@ class Dispatcher:
         self._due_ms[token] = due_ms
         heapq.heappush(self._waiting, (due_ms, row_id, message.group))
         return Failed(message, retries, outcome, due_ms)
+
+    def postpone(self, message: Message, due_ms: float) -> None:
+        """If a message that is not known here is offered, it is not sent before."""
+        self._due_ms[message.token] = due_ms
 
     def withdraw(self, group: Group) -> list[Message]:
         """Forget a group of which nothing is under way; return its messages."""

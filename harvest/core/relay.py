@@ -255,6 +255,8 @@ class RelayScheduler:
     """To be carried out with the next step."""
     _bad_rows: list[BadRow] = field(default_factory=list)
     _adding: tuple[BadRow, ...] = ()
+    _not_added: dict[int, int] = field(default_factory=dict)
+    """How often a row that was given up did not become a dead letter."""
     _asked: int = 0
     _stopping: bool = False
     _done: bool = False
@@ -450,6 +452,7 @@ class RelayScheduler:
         match verdict:
             case Delivered(_, retries):
                 self._anew.pop(message.destination, None)
+                self._not_added.pop(event.row_id, None)
                 known.open.discard(message.lane)
                 known.noted |= retries > 0
                 if message.lane:
@@ -519,13 +522,29 @@ class RelayScheduler:
     def _dead_letters_added(self, ids: frozenset[int], waiting: Mapping[Key, int]) -> None:
         """Dead letters are not ours any more. What is none will be marked again, in a new term."""
         for row in self._adding:
-            self._forget(row.id)
-            if row.id not in ids:
+            if row.id in ids:
+                self._not_added.pop(row.id, None)
+            else:
                 self._open = False
+                if not row.waits:
+                    self._postpone(row.id)
+            self._forget(row.id)
         self._adding = ()
         if self._bad_rows:
             return  # the store does not know of these yet
         self._set_waiting(waiting)
+
+    def _postpone(self, row_id: int) -> None:
+        """It will be marked again, and is not sent at once each time."""
+        known = self._known.get(row_id)
+        if known is None:
+            return
+        failures = self._not_added[row_id] = self._not_added.get(row_id, 0) + 1
+        pause_ms = self.limits.io_error_backoff_ms << min(failures - 1, 16)
+        due_ms = self.now() + min(pause_ms, self.limits.max_io_error_backoff_ms)
+        for message in self.route(known.row):
+            if message.lane not in known.settled:
+                self.dispatcher.postpone(message, due_ms)
 
     def _forget_succeeded(self) -> None:
         """Purge no id under which another row has come: ours is gone.

@@ -2405,6 +2405,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("RelayScheduler._make_room", "if known.behind]", "if False]"),
     ),
     noticed(
+        "where no dead letter can be written a refused message is sent less and less often",
+        "harvest.core.relay",
+        "unit/harvest/core/test_relay.py::test_where_no_dead_letter_can_be_written_a_refused_message_is_sent_less_often",
+        ("RelayScheduler._postpone", "self.dispatcher.postpone(message, due_ms)", "pass"),
+    ),
+    noticed(
         "what is under way is not shed, nor what was sent before it",
         "harvest.core.dispatcher",
         "unit/harvest/core/test_relay.py::test_what_is_under_way_is_not_shed_nor_what_was_sent_before_it",

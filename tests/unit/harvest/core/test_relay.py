@@ -946,6 +946,23 @@ def test_in_a_long_outage_the_table_is_marked_anew_now_and_then_only() -> None:
     assert not world.table.committed
 
 
+def test_where_no_dead_letter_can_be_written_a_refused_message_is_sent_less_often() -> None:
+    class NoDeadLetters(_HoursWorld):
+        def done(self, action: Any) -> Any:
+            return AddFailed() if isinstance(action, AddDeadLetters) else super().done(action)
+
+    world = NoDeadLetters(1)
+    world.bad[1] = BAD
+    world.insert(5)
+    world.run_until(30_000)
+    world.insert(5)
+    world.run_until(60_000)
+    assert world.table.committed.keys() == {1}
+    times = [at_ms for at_ms, row_id in world.posts if row_id == 1]
+    assert 5 < len(times) < 20
+    assert times[-1] - times[-2] >= Limits().max_io_error_backoff_ms / 2
+
+
 # --- Batches, and rows that go to several destinations ---
 
 
