@@ -494,8 +494,7 @@ class RelayScheduler:
         rows, known.behind = [bad, *known.behind], []
         key = known.row.topic, known.row.key
         first = self._known.get(self.row_filter.waiting.get(key, bad.id))
-        undecided = bad.waits and first is not None and first.bad is not None and first.open
-        if first is not None and undecided:
+        if bad.waits and first is not None and first.bad is not None and first.open:
             first.behind += rows
         else:
             self._bad_rows += rows

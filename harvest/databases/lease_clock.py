@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from typing import Final
+from marshal_py.client.log_reader import boottime_ns
 
 __all__ = ["boottime_s"]
-
-_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boottime_s() -> float:
@@ -15,4 +12,4 @@ def boottime_s() -> float:
 
     `time.monotonic` does not: what a machine that was suspended gives an hour for is an hour late.
     """
-    return time.clock_gettime(_CLOCK)
+    return boottime_ns() / 1e9

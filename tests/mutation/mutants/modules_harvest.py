@@ -2396,7 +2396,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "what waits for a row that is undecided is set aside behind it",
         "harvest.core.relay",
         "unit/harvest/core/test_relay.py::test_what_waits_for_a_row_that_is_undecided_is_set_aside_behind_it",
-        ("RelayScheduler._set_aside", "if first is not None and undecided:", "if False:"),
+        ("RelayScheduler._set_aside", "if bad.waits and first is", "if False and first is"),
     ),
     noticed(
         "what waits for a row that is undecided does not fill the room of others",

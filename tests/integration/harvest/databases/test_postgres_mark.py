@@ -284,25 +284,31 @@ def test_a_mark_waits_for_a_locked_row_and_can_be_cancelled(
     store.close()
 
 
+def marked_too_late(url: str, db: psycopg.Connection, change: str, *values: object) -> list[Row]:
+    """A mark that waits for what `change` has locked until its time is over."""
+    found: list[list[Row]] = []
+    with closing(PostgresMarkStore(url, "outbox")) as store, psycopg.connect(url) as other:
+        store.connect()
+        thread = threading.Thread(target=lambda: found.append(store.mark(TERM, 0, 999, 2_000.0)))
+        other.execute(change.encode(), values)
+        thread.start()
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while db.execute(waiting).fetchone() == (0,):
+            assert thread.is_alive()
+        db.execute("SELECT pg_sleep(2)")  # by the clock that the mark is judged by
+        other.commit()
+        thread.join(60)
+    (rows,) = found
+    return rows
+
+
 def test_a_mark_that_waited_beyond_its_time_takes_nothing_from_a_successor(
     url: str, db: psycopg.Connection
 ) -> None:
     with db.transaction():
         Stasher().stash_many(db, [RECORD] * 2)
     tag = Term.of(2).tag(0)
-    found: list[list[Row]] = []
-    with closing(PostgresMarkStore(url, "outbox")) as store, psycopg.connect(url) as successor:
-        store.connect()
-        thread = threading.Thread(target=lambda: found.append(store.mark(TERM, 0, 10, 2_000.0)))
-        successor.execute("UPDATE outbox SET leader_id = %s", (tag,))
-        thread.start()
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        while db.execute(waiting).fetchone() == (0,):
-            assert thread.is_alive()
-        db.execute("SELECT pg_sleep(2)")  # by the clock that the mark is judged by
-        successor.commit()
-        thread.join(60)
-    assert found == [[]]
+    assert marked_too_late(url, db, "UPDATE outbox SET leader_id = %s", tag) == []
     assert db.execute("SELECT DISTINCT leader_id FROM outbox").fetchall() == [(tag,)]
 
 
@@ -317,19 +323,8 @@ def test_of_a_mark_that_waited_beyond_its_time_the_last_rows_are_missing(
     db.execute("VACUUM outbox")
     with db.transaction():
         Stasher().stash(db, value)  # where the first ones were
-    found: list[list[Row]] = []
-    with closing(PostgresMarkStore(url, "outbox")) as store, psycopg.connect(url) as other:
-        store.connect()
-        thread = threading.Thread(target=lambda: found.append(store.mark(TERM, 0, 999, 2_000.0)))
-        other.execute("UPDATE outbox SET kafka_value = 'changed' WHERE id = 100")
-        thread.start()
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        while db.execute(waiting).fetchone() == (0,):
-            assert thread.is_alive()
-        db.execute("SELECT pg_sleep(2)")  # by the clock that the mark is judged by
-        other.commit()
-        thread.join(60)
-    assert [row.id for row in found[0]] == list(range(21, 100))
+    found = marked_too_late(url, db, "UPDATE outbox SET kafka_value = 'changed' WHERE id = 100")
+    assert [row.id for row in found] == list(range(21, 100))
     assert db.execute("SELECT count(leader_id) FROM outbox").fetchone() == (79,)
 
 
