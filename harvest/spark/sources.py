@@ -19,6 +19,7 @@ from harvest.core.table_name import TableName
 from harvest.errors import ConfigurationError
 from harvest.spark.compare import within
 from marshal_py.spark.kafka import READER_OPTIONS, java_settings
+from marshal_py.spark.lake.bronze import HARVEST_ID
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -286,6 +287,11 @@ _TABLE: Final = """(
 """Most rows have no headers, and an empty array is as dear to read as a value."""
 _SHARD: Final = "mod(coalesce(hashtext(kafka_key::text), 0)::bigint & 2147483647, {shards}) = {n}"
 
+_OWN_HEADERS: Final = f"""
+IF(try_element_at(headers, -1).key = '{HARVEST_ID}',
+  IF(size(headers) = 1, NULL, slice(headers, 1, size(headers) - 1)), headers)
+"""
+
 
 def of_kafka(
     spark: SparkSession,
@@ -293,7 +299,10 @@ def of_kafka(
     starts: Mapping[str, Mapping[int, int]],
     ends: Mapping[str, Mapping[int, int]],
 ) -> DataFrame:
-    """Return the committed records of topics, between offsets; a partition in one task."""
+    """Return the committed records of topics, between offsets; a partition in one task.
+
+    Without the header ``harvest-id`` at the end, which the harvester adds and no row has.
+    """
     wanted = {topic: sorted(parts) for topic, parts in ends.items()}
     frame = (
         spark.read.format("kafka")
@@ -311,12 +320,11 @@ def of_kafka(
             "topic",
             "key",
             "value",
-            "headers",
-            "headers.key AS header_keys",
+            f"{_OWN_HEADERS} AS headers",
             "cast(partition AS bigint) AS a",
             "offset AS b",
             "unix_millis(timestamp) AS at_ms",
-        )
+        ).selectExpr("*", "headers.key AS header_keys")
     )
 
 

@@ -71,9 +71,11 @@ class World:
             for row in rows:
                 copy.write_row((row[0], at, *row[1:]))
 
-    def publish(self, rows: list[Row]) -> None:
-        for _, topic, key, value, names, values in rows:
+    def publish(self, rows: list[Row], outbox: str | None = None) -> None:
+        for id, topic, key, value, names, values in rows:
             headers: list[tuple[str, str | bytes | None]] = list(zip(names, values, strict=True))
+            if outbox is not None:
+                headers.append(("harvest-id", f"{outbox}/{id}"))
             self.producer.produce(topic, value, key, headers=headers or None)
         assert self.producer.flush(60) == 0
 
@@ -99,6 +101,16 @@ def test_what_arrived_is_clean(spark: SparkSession, world: World) -> None:
     result = run(spark, world)
     assert result.clean
     assert (result.rows, result.records, result.buckets_different) == (500, 500, 0)
+
+
+def test_the_header_that_the_lake_needs_alters_nothing(spark: SparkSession, world: World) -> None:
+    rows = world.rows(60)
+    rows[5] = (*rows[5][:4], ["harvest-id"], ["far/outbox/1"])  # of the message that it came of
+    rows[8] = (*rows[8][:4], ["trace", "harvest-id"], ["1", None])
+    world.commit(rows)
+    rows[29] = (*rows[29][:4], ["trace"], ["other"])
+    world.publish(rows, "shop/outbox")
+    assert kinds(run(spark, world)) == [("altered", 30)]
 
 
 def test_each_planted_difference_is_found_and_nothing_else(

@@ -955,6 +955,12 @@ SPARK: tuple[Noticed, ...] = (
         ("of_kafka", '"read_committed"', '"read_uncommitted"'),
     ),
     noticed(
+        "a reconciliation takes no notice of the header that the harvester adds",
+        f"{OUTBOX}.sources",
+        "spark/test_reconcile.py::test_the_header_that_the_lake_needs_alters_nothing",
+        ("of_kafka", 'f"{_OWN_HEADERS} AS headers"', '"headers"'),
+    ),
+    noticed(
         "a file of an archive is read however old it is",
         f"{OUTBOX}.lake",
         "spark/test_lake_rows.py::test_each_file_is_read_once_also_one_that_is_older_than_the_others",
