@@ -17,7 +17,6 @@ configures, everything here does nothing, and costs little.
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +33,7 @@ from prometheus_client.registry import Collector
 
 from marshal_py.client.marshal import Marshal
 from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.signatures import is_coroutine_function
 from marshal_py.telemetry.client_metrics import MarshalMetrics
 from marshal_py.telemetry.consumer_metrics import ConsumerMetrics
 
@@ -105,19 +105,19 @@ def traced(handler: Handler, *, group_id: str | None = None) -> Handler:
 
     For functions and coroutine functions whose first argument is a message.
     """
-    if inspect.iscoroutinefunction(handler):
+    if is_coroutine_function(handler):
 
         @functools.wraps(handler)
-        async def handle_later(message: Any, *rest: Any) -> Any:
+        async def handle_later(message: Any, *rest: Any, **named: Any) -> Any:
             with message_span(message, group_id=group_id):
-                return await handler(message, *rest)
+                return await handler(message, *rest, **named)
 
         return handle_later  # type: ignore[return-value]
 
     @functools.wraps(handler)
-    def handle(message: Any, *rest: Any) -> Any:
+    def handle(message: Any, *rest: Any, **named: Any) -> Any:
         with message_span(message, group_id=group_id):
-            return handler(message, *rest)
+            return handler(message, *rest, **named)
 
     return handle  # type: ignore[return-value]
 

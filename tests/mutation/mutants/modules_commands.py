@@ -732,8 +732,24 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_TELEMETRY}/test_opentelemetry.py::test_the_span_of_a_coroutine_lasts_as_long_as_it",
         (
             "traced",
-            "return await handler(message, *rest)",
-            "later = handler(message, *rest)\n            return await later",
+            "return await handler(message, *rest, **named)",
+            "later = handler(message, *rest, **named)\n            return await later",
+        ),
+    ),
+    noticed(
+        "a traced handler is given the claim by its name",
+        f"{TELEMETRY}.opentelemetry",
+        f"{OF_TELEMETRY}/test_opentelemetry.py::test_a_traced_handler_is_given_the_claim_as_without_the_span",
+        ("traced", "    return handler(message, *rest, **named)", "    return handler(message)"),
+    ),
+    noticed(
+        "a traced handler may be an object whose call is a coroutine",
+        f"{TELEMETRY}.opentelemetry",
+        f"{OF_TELEMETRY}/test_opentelemetry.py::test_a_traced_handler_is_given_the_claim_as_without_the_span",
+        (
+            "traced",
+            "is_coroutine_function(handler)",
+            'is_coroutine_function(handler) and hasattr(handler, "__code__")',
         ),
     ),
     noticed(

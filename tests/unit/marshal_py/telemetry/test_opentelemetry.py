@@ -22,6 +22,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from marshal_py.consumer.handlers.options import HandlerOptions
 from marshal_py.telemetry.opentelemetry import export_metrics, message_span, traced
 
 
@@ -163,3 +164,31 @@ def test_the_span_of_a_coroutine_lasts_as_long_as_it(spans: InMemorySpanExporter
     assert inspect.iscoroutinefunction(handle)
     assert asyncio.run(handle(Message(None, None), 7)) == 7
     assert len(spans.get_finished_spans()) == 1
+
+
+class Awaited:
+    """A handler that is an object; takes the claim by its name."""
+
+    async def __call__(self, message: Message, *, claim: str) -> str:
+        await asyncio.sleep(0)
+        return claim
+
+
+def test_a_traced_handler_is_given_the_claim_as_without_the_span(
+    spans: InMemorySpanExporter,
+) -> None:
+    @traced
+    def handle(message: Message, claim: str) -> str:
+        return claim
+
+    @traced
+    async def handle_later(message: Message, claim: str) -> str:
+        return claim
+
+    message = Message(None, None)
+    assert HandlerOptions(handle).whole(message, "the claim") == "the claim"
+    for handler in (handle_later, traced(Awaited())):
+        options = HandlerOptions(handler)
+        assert options.executor == "asyncio"
+        assert asyncio.run(options.whole(message, "the claim")) == "the claim"
+    assert len(spans.get_finished_spans()) == 3
