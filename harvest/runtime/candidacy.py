@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from harvest.runtime.lease import Lease
@@ -42,6 +43,9 @@ class Candidacy(Protocol):
 
         Return one of `leading` that another process should have: stop it, then `resign`.
         """
+
+    def withdraw(self) -> None:
+        """Stand for nothing until the next `stand`; others may have the share of this process."""
 
     def resign(self, shard: int, *, wait: bool = False) -> None:
         """Give up a shard that was led, or stood for. Whoever acted on its lease has stopped."""
@@ -88,6 +92,11 @@ class Election:
             self._claim = self._marshal.want(*self._unit)  # the same one, until it has ended
         return None
 
+    def withdraw(self) -> None:
+        """See `Candidacy.withdraw`."""
+        if not self._is_elected:
+            self.resign(0)
+
     def resign(self, shard: int, *, wait: bool = False) -> None:
         """See `Candidacy.resign`."""
         del shard
@@ -114,6 +123,7 @@ class FairShare:
         self._subscription = Subscription(topics=frozenset({name}), labels={"shards": str(shards)})
         interval_ms = marshal.settings.interval_ms
         self._assignor = Assignor(marshal, self._subscription, settle_ms=interval_ms // 2)
+        self._is_withdrawn = False
         self._claims: dict[int, Claim] = {}
         """Of the shards that are stood for, or led."""
         self._elected: set[int] = set()
@@ -133,7 +143,7 @@ class FairShare:
             if self._assignor.is_affected_by(events):
                 wake()
 
-        self._marshal.set_member_metadata(self._subscription.encode())
+        self._subscribe(self._subscription)
         self._stop_listening = self._marshal.listen(hear)
 
     def elected(self) -> list[tuple[int, Lease]]:
@@ -151,6 +161,9 @@ class FairShare:
 
     def stand(self, leading: Collection[int]) -> int | None:
         """See `Candidacy.stand`. Raises what `Marshal.want` raises."""
+        if self._is_withdrawn:
+            self._is_withdrawn = False
+            self._subscribe(self._subscription)
         decision = self._assignor.decide(self._units)
         wanted = (
             {*decision.resume} if decision.settling else {*decision.resume, *decision.plan.claim}
@@ -162,8 +175,17 @@ class FairShare:
                 self._claims[unit[1]] = self._marshal.want(*unit)
         if decision.settling:
             return None
-        self._withdraw(decision, wanted)
+        self._leave_others_theirs(decision, wanted)
         return self._give_up_one(decision, leading)
+
+    def withdraw(self) -> None:
+        """See `Candidacy.withdraw`. Raises what `Marshal.set_member_metadata` raises."""
+        if self._is_withdrawn:
+            return
+        self._is_withdrawn = True
+        self._subscribe(replace(self._subscription, max_claims=0))
+        for shard in self._claims.keys() - self._elected:
+            self.resign(shard)
 
     def resign(self, shard: int, *, wait: bool = False) -> None:
         """See `Candidacy.resign`."""
@@ -178,7 +200,11 @@ class FairShare:
         for shard in list(self._claims):
             self.resign(shard, wait=True)
 
-    def _withdraw(self, decision: Decision, wanted: set[Unit]) -> None:
+    def _subscribe(self, subscription: Subscription) -> None:
+        self._assignor.subscription = subscription
+        self._marshal.set_member_metadata(subscription.encode())
+
+    def _leave_others_theirs(self, decision: Decision, wanted: set[Unit]) -> None:
         """Stand no more for what others got."""
         for unit in self._units:
             elsewhere = decision.holders.get(unit) not in (None, self._marshal.client_id)

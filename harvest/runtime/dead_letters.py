@@ -57,9 +57,7 @@ class DeadLetterWriter:
             ids = add()
             waiting = self.waiting_keys()
         except HarvestError as error:
-            leadership.log.warning(
-                "rows that cannot be published could not be set aside: %s", error
-            )
+            leadership.failed("rows that cannot be published could not be set aside: %s", error)
             return AddFailed()
         for row in rows:
             if row.id in ids:

@@ -12,11 +12,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal
 
 from harvest.core.interfaces.listener import Listener
-from harvest.errors import DatabaseChanged, HarvestError
+from harvest.errors import DatabaseChanged, HarvestError, StoreUnavailable
 from harvest.runtime.candidacy import Candidacy
 from harvest.runtime.events import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, Stats
 from harvest.runtime.leadership import Leadership, Tools
@@ -30,6 +31,10 @@ _LOG: Final = logging.getLogger("harvest")
 _CLOSE_TIMEOUT_S: Final = 10.0
 _REFUSES_S: Final = 10.0
 """So long it does not stand for election when it found the database to be another one."""
+_CUT_OFF_S: Final = 15.0
+"""So long a leader waits for its database before it lets another process try."""
+_TRY_S: Final = 2.0
+"""How often it is seen whether the database can be reached again."""
 _CHECKS: Final = 10
 """How often in a heartbeat interval leaderships are looked at, if nothing happens."""
 
@@ -94,6 +99,9 @@ class Harvester:
         self._refusals: dict[int, str] = {}
         """By shard, why it publishes nothing although it could lead."""
         self._stands_again_s = float("-inf")
+        self._is_cut_off = False
+        """Whether it stands for nothing until it reaches the database."""
+        self._tries_s = float("-inf")
 
     @property
     def refusal(self) -> str | None:
@@ -185,6 +193,8 @@ class Harvester:
             # Another process leads, and for longer than it takes to find the same.
             for shard in self._refusals.keys() - self._led.keys():
                 del self._refusals[shard]
+        if self._gives_way():
+            return
         if self._warm_standby and not self._led:
             self._connect_spare()
         leaves = self._candidacy.stand([led.shard for led in self._at_work() if not led.stopping])
@@ -201,6 +211,37 @@ class Harvester:
             self._spare.connect()
         except HarvestError as error:
             self._log.warning("standing by without a connection: %s", error)
+            if isinstance(error, StoreUnavailable):
+                self._spare.close()
+                self._spare = None
+                self._is_cut_off = True
+
+    def _gives_way(self) -> bool:
+        """Whether others are to lead for now, who may reach the database: this process does not."""
+        for led in self._at_work():
+            if not led.stopping and led.leadership and led.leadership.cut_off_s > _CUT_OFF_S:
+                said = "shard %d: no work for %g s for want of the database; others may try"
+                self._log.warning(said, led.shard, _CUT_OFF_S, extra=_fields(led))
+                led.stop()
+                self._is_cut_off = True
+        if not self._is_cut_off:
+            return False
+        self._candidacy.withdraw()
+        if not self._led and time.monotonic() > self._tries_s:
+            self._is_cut_off = not self._reaches_database()
+            self._tries_s = time.monotonic() + _TRY_S
+        return self._is_cut_off
+
+    def _reaches_database(self) -> bool:
+        with closing(self._tools(0)) as tools:
+            try:
+                tools.connect()
+            except StoreUnavailable:
+                return False
+            except HarvestError:
+                pass  # whoever leads tells of it
+        self._log.info("the database can be reached again: standing by")
+        return True
 
     def _end(self) -> None:
         """Give everything back, in order."""
@@ -246,6 +287,7 @@ class Harvester:
                 place = (led.shard, led.lease.epoch)
                 self._log.warning("shard %d, epoch %d: %s", *place, error, extra=_fields(led))
                 led.lease.wait_lost(self._candidacy.interval_s)  # not again at once
+                self._is_cut_off |= isinstance(error, StoreUnavailable)
         except BaseException as error:
             self._failure = error
         finally:

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 from harvest.core.actions import Finish, LeaseLost, Start, Stop, Tick
+from harvest.errors import HarvestError, StoreUnavailable
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.events import Event, Stats
 from harvest.runtime.lease import HeartbeatGuard, Lease
@@ -115,6 +116,8 @@ class Leadership:
         self._over = threading.Event()
         self._stop_at_s: float | None = None
         self._ran_s = time.monotonic()
+        self._database_fails = False
+        """Whether the last failure since it worked was one of the database."""
         self.source_accepted = False
         """Whether it has found the database to be the one whose rows were published."""
 
@@ -130,6 +133,11 @@ class Leadership:
         """For how long it has not been able to work; 0 while it works."""
         works = self._scheduler is not None and self._scheduler.running
         return 0.0 if works else time.monotonic() - self._ran_s
+
+    @property
+    def cut_off_s(self) -> float:
+        """For how long it has not been able to work because of its database; 0 otherwise."""
+        return self.idle_s if self._database_fails else 0.0
 
     def stop(self) -> None:
         """Finish what is in flight, then let `run` return. At most `drain_timeout_s` later.
@@ -157,6 +165,11 @@ class Leadership:
     def listen(self, input: Input) -> None:
         """Wait for this, too. Before `run`."""
         self._input = input
+
+    def failed(self, said: str, error: HarvestError) -> None:
+        """An action failed, and will be tried again: log `said`, with the error in its %s."""
+        self._database_fails = isinstance(error, StoreUnavailable)
+        self.log.warning(said, error)
 
     def crash(self, error: BaseException) -> None:
         """An error that nobody foresaw ends it; `run` raises it."""
@@ -229,6 +242,7 @@ class Leadership:
             actions = leader.scheduler.step(event)
             if leader.scheduler.running:
                 self._ran_s = time.monotonic()
+                self._database_fails = False
 
     def _next(self, leader: Leader) -> Any:
         due_s = leader.due_s()

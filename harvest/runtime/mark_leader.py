@@ -121,7 +121,7 @@ class MarkLeader:
         try:
             found = self._stores.marker.clear(action.checkpoint)
         except HarvestError as error:
-            leadership.log.warning("published rows could not be deleted: %s", error)
+            leadership.failed("published rows could not be deleted: %s", error)
             return m.ClearFailed()
         if found:
             leadership.stats.found_published += found

@@ -72,7 +72,7 @@ class MarkedRows:
         except DatabaseChanged:
             raise
         except HarvestError as error:
-            leadership.log.warning("rows could not be marked: %s", error)
+            leadership.failed("rows could not be marked: %s", error)
             return MarkFailed(action.batch)
         return Marked(action.batch, rows)
 
@@ -94,7 +94,7 @@ class MarkedRows:
             if self._guard is not None:
                 self._guard.saw(self._purger)
         except HarvestError as error:
-            leadership.log.warning("published rows could not be deleted: %s", error)
+            leadership.failed("published rows could not be deleted: %s", error)
             return PurgeFailed()
         missing = len(action.ids) - found
         leadership.stats.purged += found

@@ -92,7 +92,7 @@ class Publisher:
         except CheckpointError:
             raise
         except HarvestError as error:
-            leadership.log.warning("the sink could not be opened: %s", error)
+            leadership.failed("the sink could not be opened: %s", error)
             return OpenFailed()
 
     def check(self) -> None:

@@ -158,7 +158,7 @@ class RangeLeader:
             except (CheckpointError, ConfigurationError):
                 raise
             except HarvestError as error:
-                self._leadership.log.warning("the outbox could not be read: %s", error)
+                self._leadership.failed("the outbox could not be read: %s", error)
                 event = r.AskFailed()
             self._leadership.report(event)
 

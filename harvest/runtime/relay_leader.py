@@ -237,8 +237,7 @@ class RelayLeader:
                 retries, settled = attempts.load(), attempts.settled()
                 self._has_taken_over = True  # what is noted from now on is ours, and known
         except HarvestError as error:
-            said = "the database did not say what is set aside: %s"
-            leadership.log.warning(said, error)
+            leadership.failed("the database did not say what is set aside: %s", error)
             return OpenFailed()
         return r.Opened(Term.of(secrets.randbits(60)), waiting, retries, settled)
 

@@ -176,7 +176,7 @@ class WalLeader:
             if self._stream is not None and self._may_read is not None:
                 watched.append(self._stream.fileno())
         except HarvestError as error:
-            self._leadership.log.warning("the stream broke off: %s", error)
+            self._leadership.failed("the stream broke off: %s", error)
             self._close_stream()
             return w.StreamFailed()
         wait_s = _KEEP_ALIVE_S if timeout_s is None else min(_KEEP_ALIVE_S, timeout_s)
@@ -211,7 +211,7 @@ class WalLeader:
             try:
                 self._stream.confirm(action.lsn)
             except HarvestError as error:
-                self._leadership.log.warning("the stream broke off: %s", error)
+                self._leadership.failed("the stream broke off: %s", error)
                 self._close_stream()
                 self._events.append(w.StreamFailed())
 
@@ -266,7 +266,7 @@ class WalLeader:
         except (CheckpointError, ConfigurationError):
             raise
         except HarvestError as error:
-            leadership.log.warning("the slot could not be read: %s", error)
+            leadership.failed("the slot could not be read: %s", error)
             return w.StreamFailed()
         return w.StreamOpened(position)
 

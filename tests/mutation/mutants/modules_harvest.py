@@ -356,6 +356,46 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("_status_server", "            monitor.close()", "            pass"),
     ),
     noticed(
+        "a leader without its database gives way",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_a_leader_without_its_database_lets_others_lead_until_it_reaches_it_again",
+        ("Harvester._gives_way", "                led.stop()\n", ""),
+    ),
+    noticed(
+        "who does not reach the database is no candidate",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_a_standby_without_a_database_does_not_stand",
+        ("Harvester._connect_spare", "self._is_cut_off = True", "pass"),
+    ),
+    noticed(
+        "who was elected without reaching the database stands no more",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_who_is_elected_and_does_not_reach_the_database_stands_no_more_until_it_does",
+        ("Harvester._lead", "self._is_cut_off |= isinstance(error, StoreUnavailable)", "pass"),
+    ),
+    noticed(
+        "what ails the sink is not the database's",
+        f"{RUN}.leadership",
+        "unit/harvest/runtime/test_harvester.py::test_a_leader_whose_sink_is_out_of_reach_goes_on_leading",
+        ("Leadership.failed", "isinstance(error, StoreUnavailable)", "True"),
+    ),
+    noticed(
+        "a database that answered again is not blamed for what fails next",
+        f"{RUN}.leadership",
+        "unit/harvest/runtime/test_leadership.py::test_it_is_cut_off_while_the_last_failure_was_the_databases",
+        ("Leadership._loop", "self._database_fails = False", "pass"),
+    ),
+    noticed(
+        "others have the share of who withdraws",
+        f"{RUN}.candidacy",
+        "unit/harvest/runtime/test_candidacy.py::test_the_share_of_who_withdraws_is_for_others",
+        (
+            "FairShare.withdraw",
+            "self._subscribe(replace(self._subscription, max_claims=0))",
+            "pass",
+        ),
+    ),
+    noticed(
         "a paused group stands for no shard",
         f"{RUN}.candidacy",
         "unit/harvest/runtime/test_candidacy.py::test_a_paused_group_stands_for_nothing",
@@ -366,7 +406,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         f"{RUN}.candidacy",
         "unit/harvest/runtime/test_candidacy.py::test_what_somebody_else_has_got_is_stood_for_no_more_but_leaders_end_first",
         (
-            "FairShare._withdraw",
+            "FairShare._leave_others_theirs",
             "and unit not in wanted and unit[1] not in self._elected",
             "and unit not in wanted",
         ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -17,6 +19,7 @@ import pytest
 
 from harvest import Harvest, OutboxRecord, Stasher, StoreUnavailable, TableMissing
 from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.runtime import harvester
 from harvest.runtime.events import (
     Event,
     LeaderAcquired,
@@ -49,10 +52,10 @@ class Program:
             },
         }
 
-    def insert(self, count: int) -> None:
+    def insert(self, count: int, outbox: str = "outbox") -> None:
         with psycopg.connect(self.database) as connection:
             records = (OutboxRecord(self.topic, "k", str(n)) for n in range(count))
-            Stasher().stash_many(connection, records)
+            Stasher(outbox).stash_many(connection, records)
 
     def published(self) -> int:
         return len(read_topic(self.servers, self.topic))
@@ -129,6 +132,47 @@ def test_the_next_leader_waits_for_the_handler_of_revoked(program: Program) -> N
         assert first.await_(WAIT_S)
         wait_until(lambda: second.leading, "the second leads")
     assert order == ["first is done", "second leads"]
+
+
+@pytest.mark.parametrize("mode", ["mark", "range", "wal"])
+def test_a_leader_that_alone_cannot_reach_the_database_lets_another_lead(
+    program: Program, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harvester, "_CUT_OFF_S", 1.0)
+    with psycopg.connect(program.database, autocommit=True) as database:
+        role = f"cut_{program.topic}".replace(".", "_").replace("-", "_")
+        database.execute(f"CREATE ROLE {role} SUPERUSER LOGIN")
+        mine = program.database.replace("postgres@", f"{role}@")
+        assert mine != program.database
+        config: dict[str, Any] = {**program.config, "mode": mode, "outbox": f"outbox_{mode}"}
+        file = tmp_path / "reaper.yaml"
+        file.write_text(json.dumps(config))
+        harvest = [sys.executable, "-m", "harvest.cli"]
+        subprocess.run([*harvest, "init", "--config", file], check=True, timeout=WAIT_S)
+        first = Harvest({**config, "database": mine}).start()
+        try:
+            wait_until(lambda: first.leading, "the first leads")
+            with Harvest(config) as second:
+                program.insert(3, config["outbox"])
+                wait_until(lambda: program.published() == 3, "three records")
+                database.execute(f"ALTER ROLE {role} NOLOGIN")
+                database.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s",
+                    [role],
+                )
+                wait_until(lambda: second.leading, "the second leads")
+                program.insert(3, config["outbox"])
+                wait_until(lambda: program.published() == 6, "six records")
+                assert not first.leading
+                database.execute(f"ALTER ROLE {role} LOGIN")
+            wait_until(lambda: first.leading, "the first leads again")
+            program.insert(3, config["outbox"])
+            wait_until(lambda: program.published() == 9, "nine records")
+        finally:
+            first.stop()
+            assert first.await_(WAIT_S)
+        database.execute(f"REASSIGN OWNED BY {role} TO CURRENT_USER")
+        database.execute(f"DROP ROLE {role}")
 
 
 def test_a_start_that_cannot_work_says_why(program: Program) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from harvest.runtime.candidacy import Election, FairShare
 from marshal_py import ClaimTimeout
 from marshal_py.consumer.assignor import Decision
 from marshal_py.protocol.balance import Plan, Unit
+from marshal_py.protocol.subscription import Subscription
 
 NAME = "harvest:outbox"
 UNITS: list[Unit] = [(NAME, 0), (NAME, 1)]
@@ -63,6 +65,7 @@ class Assignor:
     """Decides what the test says."""
 
     decision = Decision(Plan(), (), {}, paused=False, settling=False)
+    subscription: Subscription
 
     def decide(self, units: Sequence[Unit]) -> Decision:
         assert units == UNITS
@@ -119,6 +122,44 @@ def test_news_that_concern_the_shards_wake_and_no_others(client: Client, shares:
     assert woken == ["woken"]
     shares.close()
     assert client.hears is None
+
+
+def test_who_withdraws_is_no_candidate_until_it_stands_again(client: Client) -> None:
+    stands = election(client)
+    stands.stand([])
+    client.claims[0].held = False
+    stands.withdraw()
+    assert client.claims[0].released == [(False, 5.0)]
+    assert stands.elected() == []
+    stands.withdraw()
+    assert len(client.claims[0].released) == 1
+    stands.stand([])
+    assert [shard for shard, _ in stands.elected()] == [0]
+    stands.withdraw()
+    assert client.claims[1].released == [], "whoever leads ends in order, and then resigns"
+
+
+def test_the_share_of_who_withdraws_is_for_others(
+    client: Client, assignor: Assignor, shares: FairShare
+) -> None:
+    shares.start(lambda: None)
+    metadata = client.metadata
+    wanted = Subscription.decode(metadata)
+    assert wanted is not None
+    assignor.decision = Decision(Plan(claim=tuple(UNITS)), (), {}, paused=False, settling=False)
+    shares.stand([])
+    client.claims[1].held = False
+    assert [shard for shard, _ in shares.elected()] == [0]
+    shares.withdraw()
+    shares.withdraw()
+    assert assignor.subscription == replace(wanted, max_claims=0)
+    assert client.metadata == assignor.subscription.encode()
+    assert [claim.released for claim in client.claims] == [[], [(False, 5.0)]]
+    shares.resign(0)
+    shares.stand([])
+    assert client.metadata == metadata
+    assert assignor.subscription == wanted
+    assert len(client.claims) == 4
 
 
 def test_the_leadership_is_stood_for_under_one_claim_and_given_up_at_the_end(

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,12 @@ from harvest.core.interfaces.listener import WakeSignal
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.mark import Limits
 from harvest.core.row import Row
-from harvest.errors import ConfigurationError, StoreUnavailable, TableMissing
+from harvest.errors import (
+    ConfigurationError,
+    SinkUnavailable,
+    StoreUnavailable,
+    TableMissing,
+)
 from harvest.outbox.record import OutboxRecord
 from harvest.runtime import harvester as module
 from harvest.runtime.action_threads import ActionThread
@@ -63,12 +69,14 @@ class FakeCandidacy:
         self.condition = threading.Condition()
         self.refuse = False
         self.resigned = 0
+        self.stands = threading.Event()
+        self.withdrawn = threading.Event()
         self._leads = False
 
     def start(self, wake: Callable[[], None]) -> None: ...
 
     def elected(self) -> list[tuple[int, Lease]]:
-        if self._leads or self.refuse:
+        if self._leads or self.refuse or not self.stands.is_set():
             return []
         self._leads = True
         lease = FakeLease(len(self.leases))
@@ -79,11 +87,19 @@ class FakeCandidacy:
 
     def stand(self, leading: Collection[int]) -> None:
         del leading
+        self.stands.set()
+
+    def withdraw(self) -> None:
+        self.stands.clear()
+        self.withdrawn.set()
 
     def resign(self, shard: int, *, wait: bool = False) -> None:
         del shard, wait
         self._leads = False
-        self.resigned += 1
+        self.stands.clear()
+        with self.condition:
+            self.resigned += 1
+            self.condition.notify_all()
 
     def close(self) -> None: ...
 
@@ -310,6 +326,108 @@ def test_an_outage_that_never_ends_does_not_hold_up_a_stop(bench: Bench) -> None
     with bench.running():
         bench.candidacy.wait_for(1)
     assert bench.candidacy.resigned == 1
+
+
+class Server:
+    """A database server that can be out of reach."""
+
+    def __init__(self, table: MemoryTable) -> None:
+        self.table = table
+        self.is_down = False
+
+    def store(self) -> MarkStore:
+        server = self
+
+        class Store(MemoryMarkStore):
+            def connect(self) -> None:
+                if server.is_down:
+                    raise StoreUnavailable
+                super().connect()
+
+            def mark(self, *arguments: Any) -> list[Row]:
+                if server.is_down:
+                    raise StoreUnavailable
+                return super().mark(*arguments)
+
+        return Store(self.table)
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_leader_without_its_database_lets_others_lead_until_it_reaches_it_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, warm: bool
+) -> None:
+    monkeypatch.setattr(module, "_CUT_OFF_S", 0.05)
+    monkeypatch.setattr(module, "_TRY_S", 0.001)
+    server, candidacy = Server(bench.table), bench.candidacy
+    bench.harvester = Harvester(candidacy, bench.tools(server.store), warm_standby=warm)
+    with bench.running():
+        first = bench.insert(5)
+        assert bench.broker.wait_for(5) == first
+        server.is_down = True
+        assert candidacy.withdrawn.wait(WAIT_S)
+        with candidacy.condition:
+            assert candidacy.condition.wait_for(lambda: candidacy.resigned, WAIT_S)
+        assert bench.harvester.state == "standing by"
+        second = bench.insert(5)
+        assert not candidacy.stands.wait(0.1), "others can lead for as long as it is cut off"
+        assert len(candidacy.leases) == 1
+        server.is_down = False
+        assert bench.broker.wait_for(10) == first + second
+    assert len(candidacy.leases) == 2
+
+
+def test_who_is_elected_and_does_not_reach_the_database_stands_no_more_until_it_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TRY_S", 0.001)
+    server, candidacy = Server(bench.table), bench.candidacy
+    server.is_down = True
+    bench.harvester = Harvester(candidacy, bench.tools(server.store))
+    with bench.running():
+        ids = bench.insert(5)
+        assert candidacy.withdrawn.wait(WAIT_S)
+        assert len(candidacy.leases) == 1
+        server.is_down = False
+        assert bench.broker.wait_for(5) == ids
+    assert len(candidacy.leases) == 2
+
+
+def test_a_standby_without_a_database_does_not_stand(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TRY_S", 0.001)
+    server, candidacy = Server(bench.table), bench.candidacy
+    bench.harvester = Harvester(candidacy, bench.tools(server.store), warm_standby=True)
+    with bench.running():
+        lease = candidacy.wait_for(1)
+        server.is_down = candidacy.refuse = True
+        lease.lost.set()
+        assert candidacy.withdrawn.wait(WAIT_S)
+        server.is_down = candidacy.refuse = False
+        ids = bench.insert(5)
+        assert bench.broker.wait_for(5) == ids
+
+
+def test_a_leader_whose_sink_is_out_of_reach_goes_on_leading(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ails Kafka ails all: and without it, the lease ends."""
+    monkeypatch.setattr(module, "_CUT_OFF_S", 0.01)
+    opened = threading.Semaphore(0)
+
+    class Down(MemorySink):
+        def open(self, *_: object) -> None:
+            opened.release()
+            raise SinkUnavailable
+
+    monkeypatch.setattr(bench, "sink", lambda: Down(bench.broker))
+    bench.harvester = Harvester(bench.candidacy, bench.tools())
+    with bench.running():
+        for _ in range(20):
+            assert opened.acquire(timeout=WAIT_S)
+        assert bench.harvester.stuck_s > 0.01
+        assert not bench.candidacy.withdrawn.is_set()
+    assert len(bench.candidacy.leases) == 1
 
 
 def test_what_a_thread_did_not_foresee_ends_the_process(bench: Bench) -> None:

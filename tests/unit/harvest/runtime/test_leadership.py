@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harvest.core.actions import Finish, LeaseLost, Start, Stop
+from harvest.errors import HarvestError, SinkUnavailable, StoreUnavailable
 from harvest.runtime import leadership as module
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.leadership import Leadership
@@ -91,6 +92,31 @@ def test_who_is_told_twice_to_stop_has_no_more_time(monkeypatch: pytest.MonkeyPa
     assert leadership._loop(Leader(scheduler))
     assert scheduler.heard == [Start(), Stop(), Stop(), LeaseLost()]
     assert leadership._stop_at_s == 16.0
+
+
+def test_it_is_cut_off_while_the_last_failure_was_the_databases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    seen: list[float] = []
+
+    def work() -> None:
+        event = scheduler.heard[-1]
+        scheduler.running = event == "works"
+        if isinstance(event, HarvestError):
+            leadership.failed("%s", event)
+        now_s[0] += 1.0
+        seen.append(leadership.cut_off_s)
+
+    scheduler = Scheduler({Stop: DONE}, during=work)
+    leadership = Leadership(FakeLease(1))
+    down, gone = StoreUnavailable(), SinkUnavailable()
+    for event in (down, "tries", gone, down, "works", "fails", down):
+        leadership.report(event)
+    leadership.stop()
+    assert leadership._loop(Leader(scheduler))
+    assert seen == [0.0, 2.0, 3.0, 0.0, 5.0, 0.0, 0.0, 2.0, 3.0]
 
 
 def test_who_has_ended_acts_no_more_though_the_lease_is_held() -> None:

@@ -9,7 +9,11 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from harvest.core.actions import Finish, Start, Stop
+from harvest.errors import StoreUnavailable
+from harvest.runtime import harvester as module
 from harvest.runtime.candidacy import Election, FairShare
 from harvest.runtime.events import Event, LeaderAcquired, LeaderRevoked
 from harvest.runtime.harvester import Harvester
@@ -193,6 +197,36 @@ def test_what_others_got_is_not_wanted_any_more() -> None:
     bench.show(Plan(), elsewhere)
     bench.round()
     assert claim.released == 1
+
+
+def test_shards_that_cannot_reach_the_database_are_all_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(2, grants=True)
+    bench.lead()
+    for leader in bench.leaders:
+        assert leader.leadership is not None
+        leader.running = False
+        leader.leadership.failed("%s", StoreUnavailable())
+    monkeypatch.setattr(module, "_CUT_OFF_S", -1.0)
+    bench.round()
+    assert all(led.stopping for led in bench.harvester._led.values())
+    for number in (0, 1):
+        bench.end(number)
+    down = True
+
+    def connect() -> None:
+        if down:
+            raise StoreUnavailable
+
+    monkeypatch.setattr(bench.tools[0], "connect", connect)
+    bench.round()
+    assert [claim.released for claim in bench.marshal.claims] == [1, 1]
+    assert len(bench.marshal.claims) == 2, "it stands for nothing"
+    down = False
+    bench.harvester._tries_s = float("-inf")
+    bench.round()
+    assert len(bench.marshal.claims) == 4
 
 
 def test_a_shard_whose_leader_has_ended_is_given_back_and_wanted_anew() -> None:
