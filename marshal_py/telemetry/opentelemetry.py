@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -133,7 +134,8 @@ def export_metrics(
 
     Names are those of `MarshalMetrics` with dots (``marshal.claims_held``),
     labels become attributes, units are UCUM's. A `Consumer` brings its client's along. They are
-    read when the SDK exports; after the block they show nothing more.
+    read when the SDK exports; after the block they show nothing more. Of several sources, at a time
+    or one after the other, each shows its own.
     """
     own: list[MarshalMetrics | ConsumerMetrics] = []
     registry = CollectorRegistry()
@@ -143,67 +145,108 @@ def export_metrics(
     if isinstance(source, Marshal):
         own.append(MarshalMetrics(source, registry))
     looks = [_Look(collector) for collector in own] or [_Look(source)]
-    meter = meter or metrics.get_meter(_NAME)
+    meter = meter or _default_meter()
+    shown = _shown_by(meter)
     try:
         for look in looks:
-            look.register(meter)
+            shown.add(look, meter)
         yield
     finally:
         for look in looks:
-            look.close()
+            shown.remove(look)
         for collector in own:
             collector.close()
 
 
+@functools.cache
+def _default_meter() -> metrics.Meter:
+    """Return always the same: until a provider is set, the API makes one for each that asks."""
+    return metrics.get_meter(_NAME)
+
+
+class _Shown:
+    """What one meter shows: each instrument is made once, and asks all that are there.
+
+    An SDK keeps the first instrument of a name, and ignores the callbacks of a second one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._looks: tuple[_Look, ...] = ()
+        self._names: set[str] = set()
+
+    def add(self, look: _Look, meter: metrics.Meter) -> None:
+        """Show what a collector says, and make the instruments that it needs and are not there."""
+        said = look.look()
+        with self._lock:
+            for metric in said.values():
+                self._make(metric, meter)
+            self._looks += (look,)
+        look.forget()  # what was so when they were made is not what is exported first
+
+    def remove(self, look: _Look) -> None:
+        """Say nothing more of it, and let it go."""
+        with self._lock:
+            self._looks = tuple(each for each in self._looks if each is not look)
+
+    def _make(self, metric: Metric, meter: metrics.Meter) -> None:
+        unit = next((u for suffix, u in _UNITS.items() if metric.name.endswith(suffix)), "1")
+        create = (
+            meter.create_observable_counter
+            if metric.type == "counter"
+            else meter.create_observable_gauge
+        )
+        if metric.type in ("histogram", "summary"):  # no observable instrument is like them
+            parts = {"_count": "1", "_sum": unit}
+            create = meter.create_observable_counter
+        else:
+            parts = {"": unit}
+        for suffix, its_unit in parts.items():
+            name = otel_name(metric.name) + suffix.replace("_", ".")
+            if name not in self._names:
+                create(
+                    name,
+                    callbacks=[functools.partial(self._observe, metric.name, suffix)],
+                    unit=its_unit,
+                    description=metric.documentation,
+                )
+                self._names.add(name)
+
+    def _observe(self, name: str, suffix: str, _: CallbackOptions) -> Iterable[Observation]:
+        for look in self._looks:
+            metric = look.look().get(name)
+            for sample in metric.samples if metric is not None else ():
+                if suffix and sample.name != name + suffix:
+                    continue
+                if sample.name == name + "_created":  # when a counter was made
+                    continue
+                yield Observation(sample.value, dict(sample.labels))
+
+
+_shown: Final[weakref.WeakKeyDictionary[metrics.Meter, _Shown]] = weakref.WeakKeyDictionary()
+_shown_lock: Final = threading.Lock()
+
+
+def _shown_by(meter: metrics.Meter) -> _Shown:
+    with _shown_lock:
+        return _shown.setdefault(meter, _Shown())
+
+
 class _Look:
-    """One collector; its instruments share what it said last."""
+    """One collector; the instruments share what it said last."""
 
     def __init__(self, collector: Any) -> None:
         self._collector = collector
         self._lock = threading.Lock()
         self._said: dict[str, Metric] = {}
         self._said_s = -_LOOK_S
-        self._closed = False
 
-    def register(self, meter: metrics.Meter) -> None:
-        """Make an observable instrument for each metric that the collector knows."""
-        for name, metric in self._look().items():
-            unit = next((u for suffix, u in _UNITS.items() if name.endswith(suffix)), "1")
-            create = (
-                meter.create_observable_counter
-                if metric.type == "counter"
-                else meter.create_observable_gauge
-            )
-            if metric.type in ("histogram", "summary"):  # no observable instrument is like them
-                parts = {"_count": "1", "_sum": unit}
-                create = meter.create_observable_counter
-            else:
-                parts = {"": unit}
-            for suffix, its_unit in parts.items():
-                create(
-                    otel_name(name) + suffix.replace("_", "."),
-                    callbacks=[functools.partial(self._observe, name, suffix)],
-                    unit=its_unit,
-                    description=metric.documentation,
-                )
-        self._said_s = -_LOOK_S  # what was so when they were made is not what is exported first
+    def forget(self) -> None:
+        """Ask anew the next time."""
+        self._said_s = -_LOOK_S
 
-    def close(self) -> None:
-        """Say nothing more."""
-        self._closed = True
-
-    def _observe(self, name: str, suffix: str, _: CallbackOptions) -> Iterable[Observation]:
-        metric = None if self._closed else self._look().get(name)
-        if metric is None:
-            return
-        for sample in metric.samples:
-            if suffix and sample.name != name + suffix:
-                continue
-            if sample.name == name + "_created":  # when a counter was made
-                continue
-            yield Observation(sample.value, dict(sample.labels))
-
-    def _look(self) -> dict[str, Metric]:
+    def look(self) -> dict[str, Metric]:
+        """Return what the collector says, or said just now, by name."""
         with self._lock:
             if time.monotonic() - self._said_s >= _LOOK_S:
                 self._said = {metric.name: metric for metric in self._collector.collect()}

@@ -628,13 +628,25 @@ MODULES: tuple[Noticed, ...] = (
         "count and sum are two numbers",
         "marshal_py.telemetry.opentelemetry",
         "unit/marshal_py/telemetry/test_opentelemetry.py::test_each_number_has_an_instrument_of_its_own_until_the_block_ends",
-        ("_Look._observe", "if suffix and sample.name != name + suffix:", "if sample is None:"),
+        ("_Shown._observe", "if suffix and sample.name != name + suffix:", "if sample is None:"),
     ),
     noticed(
         "what has ended says nothing more",
         "marshal_py.telemetry.opentelemetry",
         "unit/marshal_py/telemetry/test_opentelemetry.py::test_each_number_has_an_instrument_of_its_own_until_the_block_ends",
-        ("_Look.close", "self._closed = True", "pass"),
+        ("_Shown.remove", "each for each in self._looks if each is not look", "self._looks"),
+    ),
+    noticed(
+        "an instrument that is there asks a second source, too",
+        "marshal_py.telemetry.opentelemetry",
+        "unit/marshal_py/telemetry/test_opentelemetry.py::test_each_of_several_is_shown_while_its_block_lasts_and_let_go_then",
+        ("_shown_by", "_shown.setdefault(meter, _Shown())", "_Shown()"),
+    ),
+    noticed(
+        "before a provider is set, all are shown by one meter",
+        "marshal_py.telemetry.opentelemetry",
+        "unit/marshal_py/telemetry/test_opentelemetry.py::test_several_are_shown_that_began_before_a_provider_was_set",
+        ("export_metrics", "meter or _default_meter()", "meter or metrics.get_meter(_NAME)"),
     ),
     noticed(
         "a pause that ends too early is made longer",

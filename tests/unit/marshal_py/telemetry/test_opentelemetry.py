@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import inspect
+import weakref
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry.metrics._internal import _ProxyMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 from opentelemetry.sdk.trace import TracerProvider
@@ -23,7 +27,12 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from marshal_py.consumer.handlers.options import HandlerOptions
-from marshal_py.telemetry.opentelemetry import export_metrics, message_span, traced
+from marshal_py.telemetry.opentelemetry import (
+    _default_meter,
+    export_metrics,
+    message_span,
+    traced,
+)
 
 
 class Two(Collector):
@@ -71,6 +80,55 @@ def test_each_number_has_an_instrument_of_its_own_until_the_block_ends() -> None
             )
         }
     assert said(reader) == {}
+
+
+class One(Collector):
+    """Of one outbox: what all of them have, and something of its own."""
+
+    def __init__(self, outbox: str, value: float) -> None:
+        self.outbox, self.value = outbox, value
+
+    def collect(self) -> Iterator[Metric]:
+        for name in ("rows", f"of_{self.outbox}"):
+            counter = CounterMetricFamily(f"harvest_{name}", "doc", labels=["outbox"])
+            counter.add_metric([self.outbox], self.value)
+            yield counter
+
+
+def of_one(outbox: str, value: float) -> dict[tuple[str, str, str], float]:
+    return {(f"harvest.{name}", "1", outbox): value for name in ("rows", f"of_{outbox}")}
+
+
+def test_each_of_several_is_shown_while_its_block_lasts_and_let_go_then() -> None:
+    reader = InMemoryMetricReader()
+    meter = MeterProvider([reader]).get_meter("test")
+    first = One("a", 1)
+    gone = weakref.ref(first)
+    with export_metrics(One("b", 2), meter=meter):
+        with export_metrics(first, meter=meter):
+            assert said(reader) == of_one("a", 1) | of_one("b", 2)
+        assert said(reader) == of_one("b", 2)
+    del first
+    gc.collect()
+    assert gone() is None
+    with export_metrics(One("a", 3), meter=meter):  # made anew
+        assert said(reader) == of_one("a", 3)
+    assert said(reader) == {}
+
+
+def test_several_are_shown_that_began_before_a_provider_was_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, proxies = InMemoryMetricReader(), _ProxyMeterProvider()
+    monkeypatch.setattr("opentelemetry.metrics.get_meter", proxies.get_meter)
+    monkeypatch.setattr(
+        "marshal_py.telemetry.opentelemetry._default_meter",
+        functools.cache(_default_meter.__wrapped__),
+    )
+    with export_metrics(One("a", 1)), export_metrics(One("b", 2)):
+        proxies.on_set_meter_provider(MeterProvider([reader]))
+        with export_metrics(One("c", 3)):
+            assert said(reader) == of_one("a", 1) | of_one("b", 2) | of_one("c", 3)
 
 
 def test_when_a_counter_was_made_and_quantiles_are_not_taken_for_its_value() -> None:
