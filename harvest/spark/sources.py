@@ -228,9 +228,11 @@ def postgres_rows(
     with psycopg.connect(dsn) as connection:
         url, properties = _url(connection.info), _driver_settings(connection.info)
         looked = connection.execute(f"SELECT * FROM {name} LIMIT 0")  # noqa: S608 # type: ignore[arg-type]
-        _check_names(column.name for column in looked.description or ())
+        types = {column.name: column.type_code for column in looked.description or ()}
+        _check_names(types)
+    created = _AS_UTC if types["create_time"] in _WITHOUT_ZONE else "create_time"
     return spark.read.jdbc(
-        url, _TABLE.format(name), predicates=list(predicates), properties=properties
+        url, _TABLE.format(created, name), predicates=list(predicates), properties=properties
     )
 
 
@@ -279,12 +281,15 @@ _UNKNOWN_TO_JAVA: Final = {
 """The driver would connect otherwise than libpq does. What else there is means nothing to one who
 reads, over TCP, at the address that libpq has found."""
 _TABLE: Final = """(
-  SELECT id, create_time, kafka_topic, kafka_key, kafka_value,
+  SELECT id, {}, kafka_topic, kafka_key, kafka_value,
     nullif(kafka_header_keys, '{{}}') AS kafka_header_keys,
     nullif(kafka_header_values, '{{}}') AS kafka_header_values
   FROM {}
 ) AS outbox"""
 """Most rows have no headers, and an empty array is as dear to read as a value."""
+_WITHOUT_ZONE: Final = {1082, 1114}  # date, timestamp
+_AS_UTC: Final = "create_time::timestamp AT TIME ZONE 'UTC' AS create_time"
+"""As in an archive. Spark would read a time of its machine's zone."""
 _SHARD: Final = "mod(coalesce(hashtext(kafka_key::text), 0)::bigint & 2147483647, {shards}) = {n}"
 
 _OWN_HEADERS: Final = f"""

@@ -961,6 +961,12 @@ SPARK: tuple[Noticed, ...] = (
         ("of_kafka", 'f"{_OWN_HEADERS} AS headers"', '"headers"'),
     ),
     noticed(
+        "a time without a zone is read as UTC",
+        f"{OUTBOX}.sources",
+        f"{RECONCILE}::test_a_time_without_a_zone_is_read_as_utc",
+        ("", "{1082, 1114}", "set()"),
+    ),
+    noticed(
         "a file of an archive is read however old it is",
         f"{OUTBOX}.lake",
         "spark/test_lake_rows.py::test_each_file_is_read_once_also_one_that_is_older_than_the_others",

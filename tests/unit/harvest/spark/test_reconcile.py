@@ -20,7 +20,7 @@ from harvest.errors import ConfigurationError
 from harvest.spark import reconcile as module
 from harvest.spark.compare import BUCKETS
 from harvest.spark.reconcile import Outbox, _extent, _fingerprint, _only, _prints, _Window
-from harvest.spark.sources import _NEEDED, Part, of_kafka, of_postgres
+from harvest.spark.sources import _NEEDED, Part, of_kafka, of_postgres, postgres_rows
 from harvest.spark.state import State, StateFolder
 from marshal_py.errors import TopicMissing
 
@@ -261,7 +261,7 @@ def connected(
     monkeypatch: pytest.MonkeyPatch, *columns: str, password: str = "secret", host: str = "db"
 ) -> list[Any]:
     """Have psycopg connect to a table of these columns; the list may grow."""
-    names: list[Any] = [SimpleNamespace(name=name) for name in columns]
+    names: list[Any] = [SimpleNamespace(name=name, type_code=1184) for name in columns]
 
     class Connection:
         def __init__(self, dsn: str) -> None:
@@ -295,7 +295,7 @@ def test_of_postgres_each_row_is_read_by_one_connection(monkeypatch: pytest.Monk
     with pytest.raises(ConfigurationError, match="the outbox has no column 'create_time'"):
         of_postgres(cast(Any, session), dsn, "outbox", 2)
     assert session.given == {}
-    names += [SimpleNamespace(name=name) for name in _NEEDED]
+    names += [SimpleNamespace(name=name, type_code=1184) for name in _NEEDED]
     monkeypatch.setattr("harvest.spark.sources.as_published", lambda frame: frame)
     of_postgres(cast(Any, session), dsn, "outbox", 2, Part(7, 1_500, None))
     conditions = "id >= 7 AND create_time >= to_timestamp(1500 / 1000.0) AND mod("
@@ -311,6 +311,20 @@ def test_of_postgres_each_row_is_read_by_one_connection(monkeypatch: pytest.Monk
         of_postgres(cast(Any, session), "host='x", "outbox", 2)
     with pytest.raises(ConfigurationError, match="give a host name instead of a socket"):
         of_postgres(cast(Any, session), "host=/tmp", "outbox", 2)
+
+
+@pytest.mark.parametrize(("type_code", "is_moment"), [(1184, True), (1114, False), (1082, False)])
+def test_a_time_without_a_zone_is_read_as_utc(
+    monkeypatch: pytest.MonkeyPatch, type_code: int, is_moment: bool
+) -> None:
+    """Spark would read it as one of the zone that its machine is in, and a date not at all."""
+    for column in connected(monkeypatch, *_NEEDED):
+        column.type_code = type_code
+    session = Session()
+    postgres_rows(cast(Any, session), "host=db", "outbox", ["true"])
+    assert ("SELECT id, create_time, " in session.given["table"]) is is_moment
+    in_utc = "SELECT id, create_time::timestamp AT TIME ZONE 'UTC' AS create_time, "
+    assert (in_utc in session.given["table"]) is not is_moment
 
 
 def test_workers_connect_as_the_driver_does(monkeypatch: pytest.MonkeyPatch) -> None:
