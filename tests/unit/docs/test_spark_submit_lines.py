@@ -31,6 +31,7 @@ def test_there_is_one_for_each_pipeline() -> None:
     assert [match.groups() if match else None for match in found] == [
         ("marshal_py", "audit"),
         ("harvest", "reconcile"),
+        ("harvest", "lake"),
         ("marshal_py", "lake"),
     ]
 
