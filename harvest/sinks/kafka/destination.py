@@ -29,7 +29,13 @@ __all__ = ["KafkaDestination", "KafkaEndpoint"]
 
 _POLL_S: Final = 0.1
 _CLOSE_S: Final = 2.0
-_LASTING: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG}
+_OF_THE_BATCH: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError._INVALID_DIFFERENT_RECORD,
+}
+_LASTING: Final = {*_OF_THE_BATCH, KafkaError._INVALID_ARG}
 _OF_THE_TOPIC: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
@@ -59,8 +65,8 @@ class KafkaDestination:
     """Produces to Kafka. Implements `harvest.core.interfaces.message_sink.MessageSink`.
 
     One idempotent producer, made for the first message, and again after a fatal error; and another
-    one, whose batches hold one record, once a broker has refused a batch as too large: then the
-    records in it are sent again, each alone, and only one that is too large itself is refused.
+    one, whose batches hold one record, once a broker has refused a batch for a record in it, or as
+    too large: then its records are sent again, each alone, and only what fails alone is refused.
     Raises `ConfigurationError`.
     """
 
@@ -87,7 +93,7 @@ class KafkaDestination:
                 raise InvalidRecord(f"Kafka allows no topic to be named {topic!r}")
             headers = self._headers(row, idempotency_key, epoch)
             failure = self._produce(topic, row, headers, alone=False)
-            if failure is not None and failure.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            if failure is not None and failure.code() in _OF_THE_BATCH:
                 failure = self._produce(topic, row, headers, alone=True)
         except BufferError:
             return Outcome(error="the producer's queue is full", unavailable=True)

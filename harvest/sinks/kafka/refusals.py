@@ -4,6 +4,9 @@
 - A record that the producer itself finds too large is certain. When the *broker* finds a batch too
   large, all records in it fail, and perhaps none alone is too large. The next producer makes
   batches that hold no more than the largest of them: what still fails alone is blamed.
+- For a record that the broker does not accept, or not with its time, all of its batch fails, too.
+  Less is delivered at once after each failure: what still fails alone is blamed. For the time, only
+  a row that has one of its own: the others have that of this machine's clock.
 - A missing right to write fails the whole transaction; the broker is asked for which topics.
 """
 
@@ -19,6 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollectio
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from harvest.core.dead_letters import MISSING_TOPIC
+from harvest.core.extra_columns import TIMESTAMP
 from harvest.core.failure import Failure
 from harvest.core.interfaces.sink import StillHeld
 from harvest.core.row import Row
@@ -44,8 +48,9 @@ _LASTING: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
 _PURGED: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-_TOO_LARGE: Final = KafkaError.MSG_SIZE_TOO_LARGE
-_CERTAIN: Final = {_TOO_LARGE, KafkaError._INVALID_ARG}
+_TOO_LARGE: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
+_CERTAIN: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG}
+_OWN_TIME: Final = TIMESTAMP.encode()
 _ASK_TIMEOUT_S: Final = 4.0
 _APPEARS_WITHIN_S: Final = 1.0  # a topic that was created a moment ago
 _ASK_AGAIN_S: Final = 0.1
@@ -105,10 +110,12 @@ class RowErrors:
         lasting = _LASTING - _UNKNOWN if self._wait_for_topics else _LASTING
         blamed = {i for i, code in self._codes.items() if code in lasting}
         blamed |= {i for i in self._certain if self._codes[i] in _CERTAIN}
+        if len(rows) == 1:
+            blamed |= {row[0] for row in rows if self._is_refused_alone(row)}
         suspects = {
             row[0]: len(row[2] or b"") + len(row[3] or b"")
             for row in rows
-            if self._codes.get(row[0]) == _TOO_LARGE and row[0] not in self._certain
+            if self._codes.get(row[0]) in _TOO_LARGE and row[0] not in self._certain
         }
         if suspects:
             limit = int(settings.get(_BATCH_SIZE, _BATCH_DEFAULT))
@@ -123,6 +130,12 @@ class RowErrors:
                     settings[_BATCH_SIZE],
                 )
         return frozenset(blamed)
+
+    def _is_refused_alone(self, row: Row) -> bool:
+        code = self._codes.get(row[0])
+        if code == KafkaError.INVALID_TIMESTAMP:
+            return _OWN_TIME in (row[4] or ())
+        return code == KafkaError.INVALID_RECORD
 
 
 class TopicLook:

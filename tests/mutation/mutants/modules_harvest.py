@@ -2561,6 +2561,30 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("missing_topics", "sorted(topics - missing.keys())", "sorted(topics)"),
     ),
     noticed(
+        "a row whose time Kafka refuses is to blame",
+        f"{KAFKA}.refusals",
+        "unit/harvest/sinks/test_kafka_destination.py::test_for_what_its_whole_batch_fails_a_row_is_to_blame_when_it_fails_alone[32-True-True]",
+        ("RowErrors.refused", "if len(rows) == 1:", "if False:"),
+    ),
+    noticed(
+        "a row that fails with others is not to blame",
+        f"{KAFKA}.refusals",
+        "unit/harvest/sinks/test_kafka_destination.py::test_for_what_its_whole_batch_fails_a_row_is_to_blame_when_it_fails_alone[87-False-True]",
+        ("RowErrors.refused", "if len(rows) == 1:", "if True:"),
+    ),
+    noticed(
+        "for the clock of the machine no row is to blame",
+        f"{KAFKA}.refusals",
+        "unit/harvest/sinks/test_kafka_destination.py::test_for_what_its_whole_batch_fails_a_row_is_to_blame_when_it_fails_alone[32-False-False]",
+        ("RowErrors._is_refused_alone", "return _OWN_TIME in (row[4] or ())", "return True"),
+    ),
+    noticed(
+        "for a record that is refused its destination is not unavailable",
+        f"{KAFKA}.destination",
+        "unit/harvest/sinks/test_kafka_destination.py::test_what_is_refused_with_others_is_sent_alone[-138-87]",
+        ("KafkaDestination.send", "failure.code() in _OF_THE_BATCH", "failure.code() == 10"),
+    ),
+    noticed(
         "a row without a key is not handed over",
         f"{KAFKA}.producers",
         "unit/harvest/sinks/test_producers.py::test_a_row_without_a_key_is_not_handed_over",

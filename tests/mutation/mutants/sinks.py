@@ -291,7 +291,7 @@ _RELAYED = (
         "sinks.kafka.destination",
         "what a broker refuses with others is sent alone",
         "KafkaDestination.send",
-        "if failure is not None and failure.code() == KafkaError.MSG_SIZE_TOO_LARGE:",
+        "if failure is not None and failure.code() in _OF_THE_BATCH:",
         "if False:",
     ),
     _relayed(

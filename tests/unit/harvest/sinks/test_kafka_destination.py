@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation
 
 from harvest.core.dispatcher import Outcome
+from harvest.core.extra_columns import TIMESTAMP
 from harvest.core.row import Row
 from harvest.sinks.kafka import destination as module
 from harvest.sinks.kafka import refusals
@@ -100,9 +101,20 @@ def test_what_no_topic_can_be_named_is_not_tried_again(sink: KafkaDestination, t
     assert not Producer.made
 
 
-def test_what_is_too_large_with_others_is_sent_alone(sink: KafkaDestination) -> None:
-    assert send(sink, KafkaError(TOO_LARGE), None) == Outcome(200)
-    outcome = send(sink, KafkaError(TOO_LARGE), KafkaError(TOO_LARGE))
+@pytest.mark.parametrize(
+    ("with_others", "alone"),
+    [
+        (TOO_LARGE, TOO_LARGE),
+        (KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE),
+        (KafkaError.INVALID_RECORD, KafkaError.INVALID_RECORD),
+        (KafkaError._INVALID_DIFFERENT_RECORD, KafkaError.INVALID_RECORD),
+    ],
+)
+def test_what_is_refused_with_others_is_sent_alone(
+    sink: KafkaDestination, with_others: int, alone: int
+) -> None:
+    assert send(sink, KafkaError(with_others), None) == Outcome(200)
+    outcome = send(sink, KafkaError(with_others), KafkaError(alone))
     assert outcome.lasting
     assert [p.settings.get("batch.num.messages") for p in Producer.made] == [None, 1]
 
@@ -132,7 +144,8 @@ def test_what_confluent_kafka_raises_over_a_producer_that_has_given_up_ends_no_p
     assert len(Producer.made) == 2
 
 
-def test_batches_that_are_too_large_become_as_small_as_their_largest_record() -> None:
+@pytest.mark.parametrize("code", [TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE])
+def test_batches_that_are_too_large_become_as_small_as_their_largest_record(code: int) -> None:
     """Then what is too large alone is to blame, and nothing else is."""
     rows = [Row(n, "t", b"k" * n, b"v" * 9 * n) for n in (1, 2, 3)]
     settings: dict[str, Any] = {}
@@ -140,7 +153,7 @@ def test_batches_that_are_too_large_become_as_small_as_their_largest_record() ->
     def refused(*ids: int) -> frozenset[int]:
         errors = RowErrors(wait_for_topics=False)
         for row_id in ids:
-            errors.add(row_id, "too large", TOO_LARGE)
+            errors.add(row_id, "too large", code)
         return errors.refused(rows, settings)
 
     assert refused(1, 2) == frozenset()
@@ -148,6 +161,26 @@ def test_batches_that_are_too_large_become_as_small_as_their_largest_record() ->
     assert refused(1, 2, 3) == {2, 3}
     assert refused(1) == frozenset()
     assert settings["batch.size"] == 10
+
+
+@pytest.mark.parametrize(
+    ("code", "own_time", "refused"),
+    [
+        (KafkaError.INVALID_RECORD, False, True),
+        (KafkaError.INVALID_TIMESTAMP, True, True),
+        (KafkaError.INVALID_TIMESTAMP, False, False),  # it is our clock that is wrong
+    ],
+)
+def test_for_what_its_whole_batch_fails_a_row_is_to_blame_when_it_fails_alone(
+    code: int, own_time: bool, refused: bool
+) -> None:
+    names = (b"h", TIMESTAMP.encode()) if own_time else ()
+    rows = [Row(n, "t", b"k", b"v", names) for n in (1, 2)]
+    for its in (rows, rows[:1]):
+        errors = RowErrors(wait_for_topics=False)
+        for row in its:
+            errors.add(row.id, "no", code)
+        assert errors.refused(its, {}) == ({1} if refused and len(its) == 1 else frozenset())
 
 
 @pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC])
