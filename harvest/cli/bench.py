@@ -37,7 +37,8 @@ def bench(
     """Drain a backlog on your own database and Kafka, in each mode, and say how fast that was.
 
     Uses a table and topics with scratch names, and removes them. They take disk space, and the
-    servers are busy meanwhile. The harvester runs in this process, with the file's settings.
+    servers are busy meanwhile. The harvester runs in this process, with the file's clients and
+    limits. The file's destinations and columns are left out: all rows go to a scratch topic.
 
     [dim]Example:[/dim] harvest bench --config reaper.yaml --rows 500000
     """

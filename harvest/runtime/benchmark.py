@@ -1,7 +1,7 @@
 """How fast an outbox is drained on given servers, for `harvest bench`.
 
 Everything has scratch names of its own: a table, a topic, a coordination topic, a group. They are
-removed at the end, also after a failure or Ctrl-C; no other table or topic is touched.
+removed at the end, also after a failure or Ctrl-C; nothing is read from or sent to anywhere else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harvest.runtime.parts import make_range_store, make_store
 from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import connection_settings
 
-__all__ = ["BenchResult", "Work", "check_reachable", "drain_benchmark"]
+__all__ = ["BenchResult", "Work", "check_reachable", "drain_benchmark", "scratch_config"]
 
 _TIMEOUT_S: Final = 20.0
 _FILL_ROWS: Final = 50_000
@@ -76,33 +76,45 @@ def drain_benchmark(
     `timeout_s`.
     """
     name = f"harvest_bench_{secrets.token_hex(4)}"
-    delivery = config.delivery if mode == "mark" else "transactional"
-    scratch = config.model_copy(
-        update={
-            "outbox": name,
-            "group": name,
-            "mode": mode,
-            "shards": 1,
-            "delivery": delivery,
-            "coordination": CoordinationConfig(
-                topic=f"{name}.marshal",
-                interval_ms=config.coordination.interval_ms,
-                create_topics=True,
-            ),
-        }
-    )
+    scratch = scratch_config(config, mode, name)
     with _topic(scratch, name, work), _table(scratch, name):
         started_s = time.monotonic()
         _fill(scratch, name, work)
         filled_s = time.monotonic() - started_s
         drained_s, cpu_s = _drain(scratch, work, timeout_s)
     return BenchResult(
-        f"{mode}, {'exactly once' if delivery == 'transactional' else 'at least once'}",
+        f"{mode}, {'exactly once' if scratch.delivery == 'transactional' else 'at least once'}",
         work.rows,
         work.rows / filled_s,
         work.rows / drained_s,
         cpu_s * 100_000 / work.rows,
         _peak_mb(),
+    )
+
+
+def scratch_config(config: ReaperConfig, mode: Mode, name: str) -> ReaperConfig:
+    """The configuration that is measured: an outbox and a group `name`, to Kafka, in one shard.
+
+    Of `config` it has the servers, clients' settings and bounds, and in mark mode the delivery.
+    Whatever says where rows come from or go to, or what they are made of, is left out.
+    """
+    return ReaperConfig(
+        kafka=config.kafka,
+        producer=config.producer,
+        partitioner=config.partitioner,
+        database=config.database,
+        direct_database=config.direct_database,
+        outbox=name,
+        group=name,
+        mode=mode,
+        delivery=config.delivery if mode == "mark" else "transactional",
+        coordination=CoordinationConfig(
+            topic=f"{name}.marshal",
+            interval_ms=config.coordination.interval_ms,
+            create_topics=True,
+        ),
+        limits=config.limits,
+        harvest_id=config.harvest_id,
     )
 
 

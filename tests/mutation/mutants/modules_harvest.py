@@ -2826,4 +2826,25 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/sinks/test_kafka_destination.py::test_who_asks_for_many_topics_asks_before_each_whether_the_lease_is_held",
         ("missing_topics", "if not still():", "if False:"),
     ),
+    noticed(
+        "a bench sends nothing to the file's destinations",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_nothing_of_what_is_in_use_is_touched",
+        (
+            "scratch_config",
+            "harvest_id=config.harvest_id,",
+            "harvest_id=config.harvest_id,\n"
+            "        destinations=config.destinations if mode == 'mark' else {},",
+        ),
+    ),
+    noticed(
+        "a bench is of the file's delivery",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_what_decides_how_fast_it_goes_is_as_in_the_file",
+        (
+            "scratch_config",
+            'config.delivery if mode == "mark" else "transactional"',
+            '"transactional"',
+        ),
+    ),
 )

@@ -1,4 +1,4 @@
-"""`harvest bench` measures, and leaves nothing behind."""
+"""`harvest bench` measures, sends nothing elsewhere, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ def test_a_small_bench_of_each_mode(
     config.write_text(
         f"kafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\n"
         f"database: {postgres_database}\ngroup: g\n"
+        "destinations: {live: {http: {uri: 'http://127.0.0.1:1/'}}}\n"
+        "columns: {headers: {h: live}}\n"
     )
     before = set(kafka.admin().list_topics(timeout=120).topics)
     result = CliRunner().invoke(app, ["bench", "-c", str(config), "--rows", "300", "--json"])
