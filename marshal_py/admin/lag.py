@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,12 +15,13 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.sharing import Sharings
 from marshal_py.admin.topic_offsets import is_topic, offset_ranges
 from marshal_py.admin.world_reader import WorldView
-from marshal_py.admin.world_summary import WorldSummary, summarize
+from marshal_py.admin.world_summary import summarize
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import BrokerUnavailable
 from marshal_py.protocol.rationalizer import Cell, CellKey
 from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, source_of
+from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import LEADER_PREFIX, Liveness
 
 __all__ = ["Extents", "PartitionLag", "measure_lag", "require_online", "require_readable"]
@@ -93,7 +93,7 @@ def measure_lag(
     there = {name: sorted(partitions) for name, partitions in topics.items()}
     cells: _Cells = {}
     with lock:
-        wanted = _wanted(summarize(found, group=group), there)
+        wanted = _wanted(found, group, there)
         by_members = frozenset(wanted)
         sharings = Sharings(found.world, group)
         for coordinator, key, cell in found.world.cells(group):
@@ -256,13 +256,11 @@ def require_online(rows: Iterable[PartitionLag]) -> None:
 _NAMED: Final = 5
 
 
-def _wanted(summary: WorldSummary, there: Iterable[str]) -> set[tuple[str, str]]:
+def _wanted(found: WorldView, group: str | None, there: Iterable[str]) -> set[tuple[str, str]]:
     """Return (group, topic) for every topic that a member says it consumes, and that exists."""
-    found = set()
-    for member in summary.members:
-        for name in member.wants or ():
-            is_pattern = name.startswith("/") and name.endswith("/") and len(name) > 1
-            for topic in there:
-                if re.fullmatch(name[1:-1], topic) if is_pattern else name == topic:
-                    found.add((member.group, topic))
-    return found
+    wanted = set()
+    for name, _, member in found.world.members(group):
+        subscription = Subscription.decode(member.metadata) if member.metadata else None
+        if subscription is not None:
+            wanted |= {(name, topic) for topic in there if subscription.wants(topic)}
+    return wanted

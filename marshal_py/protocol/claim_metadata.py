@@ -148,5 +148,5 @@ def _fitting(metadata: ClaimMetadata) -> ClaimMetadata:
 def _decode(data: bytes) -> ClaimMetadata:
     try:
         return _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _DEFAULTS

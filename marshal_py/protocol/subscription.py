@@ -69,7 +69,8 @@ class Subscription:
         if self.pattern is not None:
             try:
                 re.compile(self.pattern)
-            except (re.error, TypeError) as error:
+            # A repetition too large overflows; so many brackets within each other are too deep.
+            except (re.error, TypeError, OverflowError, RecursionError) as error:
                 raise ConfigurationError(
                     f"pattern = {self.pattern!r} is no regular expression: {error}"
                 ) from None
@@ -187,7 +188,8 @@ def _decode(data: bytes) -> Subscription | None:
             sharing,
             wire.k if sharing == "keys" else 0,
         )
-    except (msgspec.MsgspecError, UnicodeDecodeError, ConfigurationError):
+    # RecursionError: an unknown key, nested deeply.
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigurationError):
         return None
 
 

@@ -110,7 +110,12 @@ class GroupMetrics(Collector):
     def ask_until(self, stop: threading.Event) -> None:
         """Ask the brokers where topics end, again and again. For a thread of its own."""
         while not stop.is_set():
-            self.ask()
+            try:
+                self.ask()
+            except Exception:  # a fault of ours: the exporter must not go on without this thread
+                if not self._failed:
+                    logger.exception("where topics end could not be asked; trying on")
+                self._failed = True
             stop.wait(ASK_EVERY_S)
 
     def ask(self) -> None:

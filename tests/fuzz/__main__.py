@@ -11,6 +11,7 @@ NAMES = [
     "record",
     "log",
     "snapshot",
+    "subscription",
     "version_1",
     "properties",
     "yaml",

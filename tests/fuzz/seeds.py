@@ -6,6 +6,7 @@ from typing import Final
 
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
@@ -24,6 +25,7 @@ from marshal_py.protocol.messages import (
 )
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import anchor_of, encode_snapshot
+from marshal_py.protocol.subscription import Subscription
 from tests.fuzz.command_lines import COMMANDS, VALUES
 
 __all__ = ["SEEDS", "WORDS"]
@@ -66,6 +68,11 @@ SEEDS: Final[dict[str, list[bytes]]] = {
     "record": RECORDS,
     "log": [b"".join(len(r).to_bytes(2, "big") + r for r in RECORDS)],
     "snapshot": [_snapshot()],
+    "subscription": [
+        Subscription(frozenset({"t"}), "o(r|d).*", labels={"a": "b"}, prefer=("t/*",)).encode(),
+        Subscription(frozenset({"t"}), weight=2.0, sharing="keys", slots=8).encode(),
+        ClaimMetadata(cost=3, stuck=1).with_done(5, [(7, 9)]).encode(),
+    ],
     "version_1": [b"Heartbeat/1500000000/c/g/topic/0/5", b"ClaimingPartition/1/2/i/c/g/t/0"],
     "properties": [b"bootstrap.servers=a:1\n# x\nsasl.password=y\n"],
     "yaml": [b"bootstrap:\n  servers: a:1\nssl: {ca: {location: /x}}\n"],

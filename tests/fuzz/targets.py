@@ -32,10 +32,12 @@ from harvest.sinks.http.endpoint import retry_after_ms
 from harvest.sinks.http.exchange import Answer, Connection
 from marshal_py.admin.connection import parse_settings, read_config_file
 from marshal_py.errors import ConfigurationError, MalformedRecord
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.events import Event
-from marshal_py.protocol.messages import decode, encode
+from marshal_py.protocol.messages import MAX_METADATA_BYTES, decode, encode
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import decode_snapshot
+from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.text import codec as text
 from tests.fuzz.command_lines import PROGRAMS
 
@@ -80,6 +82,17 @@ def snapshot(data: bytes) -> None:
     """A snapshot record, as a peer may write it."""
     with contextlib.suppress(MalformedRecord):
         decode_snapshot(data).restore()
+
+
+def subscription(data: bytes) -> None:
+    """What another member says that it wants, and what it says of a claim."""
+    found = Subscription.decode(data)
+    if found is not None:
+        found.wants("t")
+        found.likes(("t", 0))
+        if Subscription.decode(found.encode()) != found:
+            raise AssertionError("a subscription did not survive its own encoder")
+    ClaimMetadata.decode(data[:MAX_METADATA_BYTES])
 
 
 def version_1(data: bytes) -> None:
@@ -259,6 +272,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
         record,
         log,
         snapshot,
+        subscription,
         version_1,
         properties,
         yaml,

@@ -3238,4 +3238,20 @@ COMMANDS: tuple[Noticed, ...] = (
         "unit/marshal_py/admin/test_log_recovery.py::test_a_recovery_that_is_interrupted_leaves_no_group_paused",
         ("_restore", "                _resume(log, group_id, pause)\n", "                pass\n"),
     ),
+    noticed(
+        "a topic's name is no pattern where the lag is measured",
+        "marshal_py.admin.lag",
+        "unit/marshal_py/admin/test_lag.py::test_a_name_that_looks_like_a_pattern_is_a_name",
+        (
+            "_wanted",
+            "if subscription.wants(topic)",
+            "if any(__import__('re').fullmatch(t.strip('/'), topic) for t in subscription.topics)",
+        ),
+    ),
+    noticed(
+        "a fault does not end the thread that asks where topics end",
+        f"{TELEMETRY}.group_metrics",
+        f"{OF_TELEMETRY}/test_group_metrics.py::test_a_fault_of_the_program_does_not_end_the_asking",
+        ("GroupMetrics.ask_until", "except Exception:", "except KafkaException:"),
+    ),
 )

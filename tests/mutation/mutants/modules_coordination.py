@@ -2816,4 +2816,16 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_held_partition.py::test_of_what_is_still_to_be_fetched_nobody_has_done_anything_when_reading_goes_on",
         ("HeldPartition.read_on", "(first, min(end, fetched_to))", "(first, end)"),
     ),
+    noticed(
+        "what another member calls a pattern stops nobody",
+        "marshal_py.protocol.subscription",
+        "unit/marshal_py/protocol/test_subscription.py::test_what_is_no_pattern_is_refused_and_from_others_no_subscription",
+        ("Subscription.__post_init__", "TypeError, OverflowError, RecursionError", "TypeError"),
+    ),
+    noticed(
+        "what another member nests deeply stops nobody",
+        "marshal_py.protocol.subscription",
+        "unit/marshal_py/protocol/test_subscription.py::test_an_unknown_key_is_skipped_and_one_that_is_nested_without_end_stops_nobody",
+        ("_decode", "RecursionError, ConfigurationError", "ConfigurationError"),
+    ),
 )

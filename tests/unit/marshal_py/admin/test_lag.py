@@ -138,6 +138,12 @@ def test_what_is_wanted_and_was_never_claimed_has_no_lag_that_is_known() -> None
     assert lag_of(a_log(wants=part)) == [], "a pattern is of the whole name"
 
 
+def test_a_name_that_looks_like_a_pattern_is_a_name(kafka: Kafka) -> None:
+    wants = Subscription(frozenset({"/(/", "/u/", "/.*/", "u"}))
+    assert lag_of(a_log(wants=wants)) == [("u", None, None, False)]
+    assert kafka.asked == {("u", 0)}
+
+
 @pytest.mark.usefixtures("kafka")
 def test_what_a_member_says_that_it_consumes_is_more_than_a_lock() -> None:
     t, u = measure_lag(CONNECTION, a_log(40, wants=Subscription(frozenset({"u"}))).view())

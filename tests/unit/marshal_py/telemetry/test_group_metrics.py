@@ -108,6 +108,27 @@ def test_brokers_that_do_not_answer_change_nothing_but_whether_they_do(
     assert lags(metrics) == {"0": 4, "1": 4}
 
 
+def test_a_fault_of_the_program_does_not_end_the_asking(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    nothing: Any = None
+    metrics = GroupMetrics(nothing, nothing, threading.Lock())
+    found: list[Any] = [ZeroDivisionError(), ZeroDivisionError(), ROWS]
+
+    def measure(*_: object, **__: object) -> Any:
+        one = found.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    stopped = SimpleNamespace(is_set=lambda: not found, wait=lambda _: seen.append(reachable()))
+    reachable, seen = metrics.reachable, list[bool]()
+    monkeypatch.setattr(group_metrics, "measure_lag", measure)
+    metrics.ask_until(stopped)  # type: ignore[arg-type]
+    assert seen == [False, False, True]
+    assert [record.exc_info is None for record in caplog.records] == [False], "told once"
+
+
 def test_a_scrape_needs_nothing_that_the_next_answer_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
