@@ -19,6 +19,7 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, Top
 from confluent_kafka import Consumer as KafkaConsumer
 
 from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.headers import make_headers_readable
 from marshal_py.client.kafka_clients import (
     CLOSE_S,
     RECONNECT,
@@ -274,6 +275,7 @@ class Fetcher:
                 messages += self._kafka.consume(min(most, self.batch_size) - 1, 0)
         else:
             messages = self._kafka.consume(min(most, self.batch_size), 0)
+        make_headers_readable(messages)
         return messages
 
     def _await_message(self, wait_s: float) -> Any:

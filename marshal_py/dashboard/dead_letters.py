@@ -29,6 +29,7 @@ from msgspec import Struct
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.topic_offsets import extent, is_topic, offset_ranges
 from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.headers import make_headers_readable
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.topics import admin_client
 from marshal_py.consumer.dead_letters import PREFIX, REPLAYED
@@ -272,6 +273,7 @@ class DeadLetterTopics:
         deadline = time.monotonic() + self._connection.timeout_s
         for message in read_to_end(kafka, topic, starts, ends, deadline):
             if message.offset() < ends[message.partition()]:
+                make_headers_readable([message])
                 yield message
 
 

@@ -49,6 +49,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from marshal_py.client.headers import make_headers_readable
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.errors import ClaimTimeout, ConfigurationError, NotHeld
 from marshal_py.spark.batch import claimable
@@ -625,6 +626,8 @@ def _arrow_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBat
     )
     for messages in lists:
         stamps = [m.timestamp() for m in messages]
+        if options.headers:
+            make_headers_readable(messages)
         yield pyarrow.RecordBatch.from_arrays(
             [
                 pyarrow.array([m.key() for m in messages], pyarrow.binary()),

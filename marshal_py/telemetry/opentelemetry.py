@@ -32,6 +32,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from marshal_py.client.headers import make_headers_readable
 from marshal_py.client.marshal import Marshal
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.signatures import is_coroutine_function
@@ -77,6 +78,7 @@ def message_span(message: Any, *, group_id: str | None = None) -> Iterator[Span]
     The span is of kind CONSUMER, named ``process TOPIC``, with the messaging attributes of
     OpenTelemetry's conventions. An exception is recorded, makes the span an error, and goes on.
     """
+    make_headers_readable([message])  # it may come from another consumer than ours
     topic, key = message.topic(), message.key()
     attributes: dict[str, str | int] = {
         "messaging.system": "kafka",

@@ -71,7 +71,7 @@ SEEDS: Final[dict[str, list[bytes]]] = {
     "subscription": [
         Subscription(frozenset({"t"}), "o(r|d).*", labels={"a": "b"}, prefer=("t/*",)).encode(),
         Subscription(frozenset({"t"}), weight=2.0, sharing="keys", slots=8).encode(),
-        ClaimMetadata(cost=3, stuck=1).with_done(5, [(7, 9)]).encode(),
+        ClaimMetadata(cost=3, stuck=1).with_done(5, ((7, 9),)).encode(),
     ],
     "version_1": [b"Heartbeat/1500000000/c/g/topic/0/5", b"ClaimingPartition/1/2/i/c/g/t/0"],
     "properties": [b"bootstrap.servers=a:1\n# x\nsasl.password=y\n"],

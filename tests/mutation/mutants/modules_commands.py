@@ -3254,4 +3254,16 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_TELEMETRY}/test_group_metrics.py::test_a_fault_of_the_program_does_not_end_the_asking",
         ("GroupMetrics.ask_until", "except Exception:", "except KafkaException:"),
     ),
+    noticed(
+        "a dead letter whose headers are no text hides no other",
+        f"{DASHBOARD}.dead_letters",
+        f"{OF_DASHBOARD}/test_dead_letters.py::test_one_whose_headers_are_no_text_is_shown_and_hides_no_other",
+        ("DeadLetterTopics._read", "make_headers_readable([message])", "pass"),
+    ),
+    noticed(
+        "a span of a message whose headers are no text",
+        f"{TELEMETRY}.opentelemetry",
+        f"{OF_TELEMETRY}/test_opentelemetry.py::test_a_message_whose_headers_are_no_text_begins_a_trace",
+        ("message_span", "make_headers_readable([message])", "pass"),
+    ),
 )

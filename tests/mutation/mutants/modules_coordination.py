@@ -605,9 +605,9 @@ COORDINATION: tuple[Noticed, ...] = (
     ),
     noticed(
         "a pattern of topics is of the whole name",
-        f"{ADMIN}.lag",
+        "marshal_py.protocol.subscription",
         f"{OF_ADMIN}/test_lag.py::test_what_is_wanted_and_was_never_claimed_has_no_lag_that_is_known",
-        ("_wanted", "re.fullmatch(", "re.match("),
+        ("_full_match", "re.fullmatch(", "re.match("),
     ),
     noticed(
         "the lag of a topic that is hidden is not none",
@@ -2827,5 +2827,23 @@ COORDINATION: tuple[Noticed, ...] = (
         "marshal_py.protocol.subscription",
         "unit/marshal_py/protocol/test_subscription.py::test_an_unknown_key_is_skipped_and_one_that_is_nested_without_end_stops_nobody",
         ("_decode", "RecursionError, ConfigurationError", "ConfigurationError"),
+    ),
+    noticed(
+        "headers with a name that is no text are replaced by one that says so",
+        "marshal_py.client.headers",
+        "unit/marshal_py/client/test_headers.py::test_headers_with_a_name_that_is_no_text_are_told_as_one_that_says_so",
+        ("make_headers_readable", "[(UNREADABLE, _WHY)]", "None"),
+    ),
+    noticed(
+        "headers that are no text are asked for past the interpreter's short cut",
+        "marshal_py.client.headers",
+        "unit/marshal_py/client/test_headers.py::test_headers_with_a_name_that_is_no_text_are_told_as_one_that_says_so",
+        ("make_headers_readable", "_ask(message)", "message.headers()"),
+    ),
+    noticed(
+        "whoever gets a message may ask for its headers",
+        "marshal_py.consumer.fetcher",
+        "unit/marshal_py/consumer/test_fetcher.py::test_of_headers_that_are_no_text_everybody_gets_an_answer",
+        ("Fetcher._ask", "make_headers_readable(messages)", "pass"),
     ),
 )

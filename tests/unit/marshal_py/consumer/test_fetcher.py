@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
 
+from marshal_py.client.headers import UNREADABLE
 from marshal_py.consumer import fetcher as fetcher_module
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.fetcher import HEAR_S
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import AccessDenied, ConfigurationError, MarshalError, NotHeld
 from marshal_py.protocol.slots import slots_cell
+from tests.support.unreadable import unreadable_message
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim
 from tests.unit.marshal_py.consumer.test_range_stream import a_range
 
@@ -105,6 +107,19 @@ def test_another_kafka_consumer_goes_on_where_the_one_before_was(
     assert after.assigned == {("t", 0): 7, ("t", 1): OFFSET_BEGINNING, ("u", 0): 130}
     assert after.paused == {("u", 0)}
     assert not after.is_closed
+
+
+def test_of_headers_that_are_no_text_everybody_gets_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of confluent-kafka the first to ask gets a `SystemError`, and the second a crash."""
+    world = World(monkeypatch)
+    part = world.hold("t", 0, 0)
+    come = unreadable_message()
+    world.made[0].come = [come]
+    world.fetcher.fetch(100, 0.1)
+    assert part.fetched == 1
+    assert str(come.headers()).startswith(f"[('{UNREADABLE}'")
 
 
 def test_what_was_paused_before_it_is_fetched_is_not_fetched(

@@ -10,11 +10,13 @@ import pytest
 from confluent_kafka import KafkaError
 
 from marshal_py.admin.connection import Connection
+from marshal_py.client.headers import UNREADABLE
 from marshal_py.consumer.topics import Described
 from marshal_py.dashboard import dead_letters as module
 from marshal_py.dashboard.appending import Appended, NewRecord
 from marshal_py.dashboard.dead_letters import MAX_TEXT, DeadLetterTopics, Letter
 from marshal_py.errors import AccessDenied, InvalidArgument
+from tests.support.unreadable import make_unreadable
 
 Headers = list[tuple[str, bytes | None]]
 FROM_ORDERS: Headers = [("dlq-topic", b"orders"), ("dlq-partition", b"2"), ("mine", b"x")]
@@ -98,6 +100,15 @@ def test_a_letter_tells_why_it_failed_and_where_it_came_from(
     assert (letter.attempts, letter.at_ms, letter.group, letter.client) == (3, 5_000, "g", "a")
     assert (letter.error_class, letter.error_message) == ("OSError", "no disk")
     assert (letter.key, letter.value, letter.size) == ("key", "value", 5)
+
+
+def test_one_whose_headers_are_no_text_is_shown_and_hides_no_other(
+    cluster: Cluster, topics: DeadLetterTopics
+) -> None:
+    cluster.messages = [Message(0, FROM_ORDERS), make_unreadable(Message(1))]
+    of_no_text, other = topics.latest("orders.dlq", 5)
+    assert [name for name, _ in of_no_text.headers] == [UNREADABLE]
+    assert (of_no_text.topic, other.topic) == (None, "orders")
 
 
 @pytest.mark.parametrize("number", [b"", b"-1", b"1e3", b"9" * 19, "٣".encode(), None])

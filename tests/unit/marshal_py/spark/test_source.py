@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from marshal_py.client.headers import UNREADABLE
 from marshal_py.errors import ClaimTimeout, ConfigurationError, MessagesMissing, NotHeld
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.spark import positions
@@ -31,6 +32,7 @@ from marshal_py.spark.source import (
     SourceOptions,
     UncommittedReader,
 )
+from tests.support.unreadable import make_unreadable
 
 ALL = ReadAllAvailable()
 GIVEN = {"kafka.bootstrap.servers": "x", "groupId": "g", "topics": "t", "clientId": "me"}
@@ -587,12 +589,12 @@ def test_a_row_has_what_sparks_own_source_gives(monkeypatch: pytest.MonkeyPatch)
 
     def read(*given: Any, **_: Any) -> Iterator[list[Message]]:
         asked.append(given[1:])
-        yield [Message(4), Message(5, kind=1)]
+        yield [Message(4), Message(5, kind=1), make_unreadable(Message(6))]
 
     monkeypatch.setattr(module, "read_range", read)
     options = SourceOptions.of({**GIVEN, "includeHeaders": "true"})
-    (batch,) = module._arrow_range(options, Range("t", 3, 4, 6))
-    assert asked == [("t", 3, 4, 6)]
+    (batch,) = module._arrow_range(options, Range("t", 3, 4, 7))
+    assert asked == [("t", 3, 4, 7)]
     written = dt.datetime.fromtimestamp(1.5, dt.UTC)
     assert [tuple(row.values()) for row in batch.to_pylist()] == [
         (b"", b"v", "t", 3, 4, written, 1, None),
@@ -605,5 +607,15 @@ def test_a_row_has_what_sparks_own_source_gives(monkeypatch: pytest.MonkeyPatch)
             written,
             0,
             [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+        ),
+        (
+            b"",
+            b"v",
+            "t",
+            3,
+            6,
+            written,
+            1,
+            [{"key": UNREADABLE, "value": b"the name of a header is not UTF-8"}],
         ),
     ]

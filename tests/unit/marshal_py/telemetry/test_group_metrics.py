@@ -121,10 +121,12 @@ def test_a_fault_of_the_program_does_not_end_the_asking(
             raise one
         return one
 
-    stopped = SimpleNamespace(is_set=lambda: not found, wait=lambda _: seen.append(reachable()))
-    reachable, seen = metrics.reachable, list[bool]()
+    seen: list[bool] = []
+    stopped: Any = SimpleNamespace(
+        is_set=lambda: not found, wait=lambda _: seen.append(metrics.reachable())
+    )
     monkeypatch.setattr(group_metrics, "measure_lag", measure)
-    metrics.ask_until(stopped)  # type: ignore[arg-type]
+    metrics.ask_until(stopped)
     assert seen == [False, False, True]
     assert [record.exc_info is None for record in caplog.records] == [False], "told once"
 

@@ -33,6 +33,7 @@ from marshal_py.telemetry.opentelemetry import (
     message_span,
     traced,
 )
+from tests.support.unreadable import make_unreadable
 
 
 class Two(Collector):
@@ -178,6 +179,14 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def test_a_message_whose_headers_are_no_text_begins_a_trace(spans: InMemorySpanExporter) -> None:
+    """One that came by another way than our consumers."""
+    with message_span(make_unreadable(Message(None, None))):
+        pass
+    (span,) = spans.get_finished_spans()
+    assert span.parent is None
 
 
 @pytest.mark.parametrize("name", ["traceparent", "Traceparent"])
