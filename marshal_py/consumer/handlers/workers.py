@@ -19,7 +19,7 @@ import time
 import traceback
 from multiprocessing.connection import Connection
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from marshal_py.consumer.handlers.message_copy import copy_of
 from marshal_py.consumer.handlers.middleware import WholeHandler
@@ -44,6 +44,10 @@ def workers_for(options: HandlerOptions, loop: asyncio.AbstractEventLoop | None 
     if options.executor == "process":
         return ProcessWorkers(options)
     return ThreadWorkers(options)
+
+
+_Answer: TypeAlias = tuple[BaseException | None, bool]
+"""What the handler raised in its process, and whether the process ends now."""
 
 
 class _TimeIsUp(Exception):
@@ -185,14 +189,14 @@ class ProcessWorkers(ThreadWorkers):
     def _have_process(self, number: int) -> bool:
         """Start the worker's process if there is none. Returns False if the end came first."""
         found = self._processes.get(number)
-        if found is not None and number in self._ready and not found[0].is_alive():
-            self._forget(number)  # it was sent a signal while it had nothing to do
-        if number not in self._processes:
-            self._spawn(number)
-        process, connection = self._processes[number]
-        if number not in self._ready:
+        if found is not None and number in self._ready and found[1].poll():
+            self._forget(number)  # it has ended, or was told to, while it had nothing to do
+        while number not in self._ready:
+            if number not in self._processes:
+                self._spawn(number)
+            process, connection = self._processes[number]
             try:
-                connection.recv()
+                was_told_to_end = connection.recv() is None
             except (EOFError, OSError):
                 process.join(GRACE_S)
                 if self._source.is_over:
@@ -201,24 +205,39 @@ class ProcessWorkers(ThreadWorkers):
                     f"a handler's process could not be started (exit code {process.exitcode}); "
                     "what it said is on stderr"
                 ) from None
-            self._ready.add(number)
+            if was_told_to_end:
+                self._forget(number)
+            else:
+                self._ready.add(number)
         return True
 
     def _call(self, number: int, task: Task) -> None:
         if not self._have_process(number):
             raise _TimeIsUp
-        process, connection = self._processes[number]
         given = self._source.given_to_handler(task)
         if given is None:
             return
+        copied = [copy_of(m) for m in given] if isinstance(given, Batch) else copy_of(given)
+        while (answer := self._ask(number, copied, task)) is None:
+            if self._is_killing or not self._have_process(number):
+                raise _TimeIsUp
+        error, is_leaving = answer
+        if is_leaving:
+            self._forget(number)  # another takes its place
+        if error is not None:
+            raise error
+
+    def _ask(self, number: int, copied: Any, task: Task) -> _Answer | None:
+        """Return what the process answers. None: it was told to end, and has not begun."""
+        process, connection = self._processes[number]
         holding = task.part.holding
         claim = ClaimSnapshot(
             holding.topic, holding.partition, holding.epoch, holding.lease_until_ns
         )
-        copied = [copy_of(m) for m in given] if isinstance(given, Batch) else copy_of(given)
         try:
-            connection.send((copied, claim))
-            error, is_leaving = connection.recv()
+            with contextlib.suppress(ConnectionError):  # what it said before is still to be read
+                connection.send((copied, claim))
+            answer: _Answer | None = connection.recv()
         except (EOFError, OSError):
             process.join(GRACE_S)
             self._forget(number)
@@ -227,10 +246,9 @@ class ProcessWorkers(ThreadWorkers):
             raise HandlerProcessDied(
                 f"the handler's process ended with exit code {process.exitcode}"
             ) from None
-        if is_leaving:
-            self._forget(number)  # another takes its place
-        if error is not None:
-            raise error
+        if answer is None:
+            self._forget(number)
+        return answer
 
     def _forget(self, number: int) -> None:
         self._processes.pop(number)[1].close()
@@ -269,13 +287,14 @@ def _serve_process(connection: Connection, handler: WholeHandler) -> None:
         nonlocal is_leaving
         is_leaving = True
         if not is_busy:
+            with contextlib.suppress(OSError):
+                connection.send(None)  # a message may be under way: it has not begun
             raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, leave)
     with contextlib.suppress(EOFError, OSError):
         connection.send("ready")
         while not is_leaving:
-            is_busy = False
             given, claim = connection.recv()
             is_busy = True
             if isinstance(given, list):
@@ -287,6 +306,8 @@ def _serve_process(connection: Connection, handler: WholeHandler) -> None:
                 error.add_note("In the handler's process:\n" + traceback.format_exc())
                 answer = _sendable(error)
             connection.send((answer, is_leaving))
+            is_busy = False
+        connection.send(None)  # for when the last answer did not say so
 
 
 def _sendable(error: BaseException) -> BaseException:

@@ -1084,6 +1084,46 @@ COORDINATION: tuple[Noticed, ...] = (
         ("ProcessWorkers.stop", "self._is_killing = True", "pass"),
     ),
     noticed(
+        "what comes to a process that was told to end is given to another",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_what_comes_to_a_process_that_was_told_to_end_is_given_to_another",
+        (
+            "ProcessWorkers._call",
+            "if self._is_killing or not self._have_process(number):",
+            "if True:",
+        ),
+    ),
+    noticed(
+        "a process that was told to end while it starts is replaced",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_what_comes_to_a_process_that_was_told_to_end_is_given_to_another",
+        ("ProcessWorkers._have_process", "connection.recv() is None", "connection.recv() == 1"),
+    ),
+    noticed(
+        "what a process said before it went is heard",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_what_a_process_said_before_it_went_is_heard",
+        ("ProcessWorkers._ask", "contextlib.suppress(ConnectionError)", "contextlib.suppress()"),
+    ),
+    noticed(
+        "a process that has ended while idle is replaced before a message is taken",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_a_process_that_has_ended_while_idle_is_replaced_before_a_message_is_taken",
+        ("ProcessWorkers._have_process", "and found[1].poll()", "and False"),
+    ),
+    noticed(
+        "a process that is told to end while idle says so",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_a_process_that_is_told_to_end_says_so",
+        ("_serve_process", "connection.send(None)  # a message may", "pass  # a message may"),
+    ),
+    noticed(
+        "a process that is told to end when it has answered says so",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_a_process_that_is_told_to_end_says_so",
+        ("_serve_process", "connection.send(None)  # for when", "pass  # for when"),
+    ),
+    noticed(
         "what comes when no process is started any more has not failed",
         f"{CONSUMER}.handlers.workers",
         f"{OF_CONSUMER}/handlers/test_workers.py::test_what_comes_when_no_process_is_started_any_more_has_not_failed",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +15,12 @@ import pytest
 from confluent_kafka import Message
 
 from marshal_py.consumer.handlers.options import HandlerOptions
-from marshal_py.consumer.handlers.workers import AsyncWorkers, ProcessWorkers, ThreadWorkers
+from marshal_py.consumer.handlers.workers import (
+    AsyncWorkers,
+    ProcessWorkers,
+    ThreadWorkers,
+    _serve_process,
+)
 from marshal_py.errors import HandlerProcessDied
 
 WAIT_S = 60.0
@@ -245,13 +252,14 @@ def test_a_process_that_says_that_it_ends_gets_nothing_more(is_leaving: bool) ->
     connection = SimpleNamespace(
         send=lambda _: None,
         recv=lambda: (None, is_leaving),
+        poll=lambda: False,
         close=lambda: closed.append(True),
     )
     workers = ProcessWorkers(HandlerOptions(print, executor="process"))
     message = Message(topic="t", partition=0, offset=1, value=b"v")
     source: Any = SimpleNamespace(given_to_handler=lambda _: message, is_over=False)
     workers._source = source
-    there: Any = SimpleNamespace(is_alive=lambda: True), connection
+    there: Any = SimpleNamespace(), connection
     workers._processes[0] = there
     workers._ready.add(0)
     task: Any = SimpleNamespace(part=SimpleNamespace(holding=HOLDING))
@@ -274,9 +282,12 @@ class Processes(Source):
             join=lambda _: None,
             exitcode=-9,
         )
-        connection = SimpleNamespace(send=lambda _: None, recv=recv, close=lambda: None)
+        self.sent: list[Any] = []
+        connection = SimpleNamespace(
+            send=self.sent.append, recv=recv, poll=lambda: False, close=lambda: None
+        )
         there: Any = process, connection
-        self.workers._processes[0] = there
+        self.there = self.workers._processes[0] = there
         self.workers._ready.add(0)
         ThreadWorkers.start(self.workers, self)
 
@@ -325,3 +336,88 @@ def test_what_comes_when_no_process_is_started_any_more_has_not_failed(
     source.until(lambda: source.came_of)
     assert source.came_of == {"a": ["given up"]}
     source.end(source.workers)
+
+
+def test_what_comes_to_a_process_that_was_told_to_end_is_given_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one that took its place was told, too, and so was the next, before it was there."""
+    answers = iter([None, "ready", None, None, "ready", (None, False)])
+    source, spawned = Processes(lambda: next(answers)), []
+
+    def spawn(number: int) -> None:
+        spawned.append(number)
+        source.workers._processes[number] = source.there
+
+    monkeypatch.setattr(source.workers, "_spawn", spawn)
+    source.put(source.workers, "a")
+    source.until(lambda: source.came_of)
+    assert source.came_of == {"a": ["done"]}
+    assert len(source.sent) == 3  # the first, the second, and the fourth
+    assert len(spawned) == 3
+    source.end(source.workers)
+
+
+def test_what_a_process_said_before_it_went_is_heard() -> None:
+    """The message cannot be sent any more, and was not begun."""
+    ours, theirs = multiprocessing.Pipe()
+    workers = ProcessWorkers(HandlerOptions(print, executor="process"))
+    process: Any = SimpleNamespace()
+    workers._processes[0] = process, ours
+    theirs.send(None)
+    theirs.close()
+    task: Any = SimpleNamespace(part=SimpleNamespace(holding=HOLDING))
+    assert workers._ask(0, "message", task) is None
+    assert 0 not in workers._processes
+
+
+def test_a_process_that_has_ended_while_idle_is_replaced_before_a_message_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Processes(lambda: "ready")
+    spawned: list[int] = []
+
+    def spawn(number: int) -> None:
+        spawned.append(number)
+        source.workers._processes[number] = source.there
+
+    monkeypatch.setattr(source.workers, "_spawn", spawn)
+    assert source.workers._have_process(0)
+    assert spawned == []
+    source.there[1].poll = lambda: True  # the end of the file, or that it was told to end
+    assert source.workers._have_process(0)
+    assert spawned == [0]
+    source.end(source.workers)
+
+
+@pytest.mark.parametrize("told_in", ["recv", "send"])
+def test_a_process_that_is_told_to_end_says_so(
+    monkeypatch: pytest.MonkeyPatch, told_in: str
+) -> None:
+    """While it has nothing to do; or when it has just answered that it goes on."""
+    on_signal: dict[int, Any] = {}
+    monkeypatch.setattr("marshal_py.consumer.handlers.workers.signal.signal", on_signal.__setitem__)
+    said: list[Any] = []
+
+    def tell() -> None:
+        on_signal[signal.SIGTERM](signal.SIGTERM, None)
+
+    def recv() -> Any:
+        if told_in == "recv":
+            tell()
+        return "given", "claim"
+
+    def send(what: Any) -> None:
+        said.append(what)
+        if told_in == "send" and len(said) == 2:
+            tell()
+
+    connection: Any = SimpleNamespace(send=send, recv=recv)
+    whole: Any = lambda *_: None  # noqa: E731
+    if told_in == "recv":
+        with pytest.raises(SystemExit):
+            _serve_process(connection, whole)
+        assert said == ["ready", None]
+    else:
+        _serve_process(connection, whole)
+        assert said == ["ready", (None, False), None]
