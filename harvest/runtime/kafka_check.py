@@ -63,7 +63,11 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
         for name in missing
     ]
     findings += _leaderless(metadata, [*own, *known])
-    rights = _rights(admin, [name for name in {*own, *known} if name in metadata.topics])
+    there = [name for name in dict.fromkeys([*own, *known]) if name in metadata.topics]
+    settings_of = _settings_of(admin, there)
+    for name in there:
+        findings += _check_in_sync(name, metadata.topics[name].partitions, settings_of.get(name))
+    rights = _rights(admin, there)
     for name in own:
         lacking = _OWN_RIGHTS - rights.get(name, _OWN_RIGHTS)
         if lacking:  # without snapshots, a log that was never trimmed can be read all the same
@@ -71,7 +75,6 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
             text = f"grant {' and '.join(sorted(right.name for right in lacking))} on {name}"
             findings.append(Finding("topic", level, text))  # type: ignore[arg-type]
     if known:
-        settings_of = _settings_of(admin, known)
         writable = {name: AclOperation.WRITE in found for name, found in rights.items()}
         for name in known:
             replicas = len(next(iter(metadata.topics[name].partitions.values())).replicas)
@@ -92,9 +95,41 @@ def _leaderless(metadata: Any, names: Sequence[str]) -> Iterator[Finding]:
             [p for p, part in sorted(found.partitions.items()) if part.leader < 0] if found else []
         )
         if down:
-            shown = ", ".join(map(str, down[:8])) + (f", … ({len(down)})" if down[8:] else "")
-            text = f"{name}: no leader for partitions {shown}: start the brokers that are down"
+            text = (
+                f"{name}: no leader for partitions {_shown(down)}: start the brokers that are down"
+            )
             yield Finding("topic", "error", text)
+
+
+def _check_in_sync(
+    name: str, partitions: Mapping[int, Any], about: Mapping[str, str] | None
+) -> Iterator[Finding]:
+    """Whether there are replicas enough for writing; of partitions that have a leader."""
+    least = None if about is None else int(about.get("min.insync.replicas", 1))
+    led = {p: part for p, part in sorted(partitions.items()) if part.leader >= 0}
+    replicas = min((len(part.replicas) for part in led.values()), default=0)
+    stuck = [p for p, part in led.items() if least is not None and len(part.isrs) < least]
+    behind = [p for p, part in led.items() if len(part.isrs) < len(part.replicas)]
+    if least is not None and led and least > replicas:
+        text = f"{name}: min.insync.replicas is {least}, of {replicas} replicas: lower it"
+        yield Finding("topic", "error", text)
+    elif stuck:
+        text = (
+            f"{name}: fewer than {least} replicas are in sync for partitions {_shown(stuck)}, so "
+            "nothing can be written there: start the brokers that are down"
+        )
+        yield Finding("topic", "error", text)
+    elif behind:
+        text = (
+            f"{name}: replicas are out of sync for partitions {_shown(behind)}: one more failure "
+            "may stop what is written there"
+        )
+        yield Finding("topic", "warning", text)
+
+
+def _shown(partitions: Sequence[int]) -> str:
+    more = f", … ({len(partitions)})" if partitions[8:] else ""
+    return ", ".join(map(str, partitions[:8])) + more
 
 
 def _check_topic(
@@ -108,10 +143,7 @@ def _check_topic(
     largest = int(about.get("max.message.bytes", _MESSAGE_MAX_BYTES))
     facts += f", {minimum} in sync at least, records of up to {largest} bytes"
     yield Finding("topic", "ok", facts)
-    if minimum > replicas:
-        text = f"{name}: min.insync.replicas is {minimum}, of {replicas} replicas: lower it"
-        yield Finding("topic", "error", text)
-    elif replicas > 1 and minimum < 2:
+    if replicas > 1 and minimum < 2:
         text = f"{name}: set min.insync.replicas to 2, or one broken disk may lose what was purged"
         yield Finding("topic", "warning", text)
     if about.get("unclean.leader.election.enable") == "true":

@@ -533,7 +533,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "one replica needs no two in sync",
         f"{RUN}.kafka_check",
         "unit/harvest/runtime/test_kafka_check.py::test_replicas_in_sync",
-        ("_check_topic", "elif replicas > 1 and minimum < 2:", "elif replicas > 1 or minimum < 2:"),
+        ("_check_topic", "if replicas > 1 and minimum < 2:", "if replicas > 1 or minimum < 2:"),
     ),
     noticed(
         "what the brokers do not say is not refused",
@@ -2846,5 +2846,11 @@ HARVESTERS: tuple[Noticed, ...] = (
             'config.delivery if mode == "mark" else "transactional"',
             '"transactional"',
         ),
+    ),
+    noticed(
+        "where too few replicas are in sync nothing can be written",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_where_too_few_are_in_sync_nothing_can_be_written_and_fewer_than_all_is_told",
+        ("_check_in_sync", "len(part.isrs) < least]", "not part.isrs]"),
     ),
 )

@@ -51,6 +51,8 @@ class Cluster:
         }
         self.leaderless: dict[str, int] = {}
         """Topics of which so many partitions have no leader."""
+        self.in_sync: dict[tuple[str, int], int] = {}
+        """How many replicas of a partition are, where it is not all."""
         self.settings: dict[str, str] | Exception = {"min.insync.replicas": "2"}
         self.allowed: list[AclOperation] | Exception | None = [AclOperation.WRITE]
         self.own_allowed: list[AclOperation] | Exception | None = [
@@ -80,7 +82,11 @@ class Cluster:
         for name, (partitions, replicas) in self.topics.items():
             down = self.leaderless.get(name, 0)
             parts = {
-                p: SimpleNamespace(replicas=list(range(replicas)), leader=-1 if p < down else 0)
+                p: SimpleNamespace(
+                    replicas=list(range(replicas)),
+                    leader=-1 if p < down else 0,
+                    isrs=list(range(self.in_sync.get((name, p), replicas))),
+                )
                 for p in reversed(range(partitions))
             }
             topics[name] = SimpleNamespace(error=None, partitions=parts)
@@ -184,6 +190,36 @@ def test_replicas_in_sync(
     assert [
         (level, said in text) for (level, text), (_, said) in zip(seen, found, strict=True)
     ] == [(level, True) for level, _ in found]
+
+
+@pytest.mark.parametrize("name", ["own", "own.snapshots", "orders"])
+def test_where_too_few_are_in_sync_nothing_can_be_written_and_fewer_than_all_is_told(
+    cluster: Cluster, name: str
+) -> None:
+    cluster.topics[name] = (2, 3)
+    cluster.in_sync = {(name, 0): 2, (name, 1): 1}
+    ((level, text),) = cluster.findings()
+    assert (level, text.partition(",")[0]) == (
+        "error",
+        f"{name}: fewer than 2 replicas are in sync for partitions 1",
+    )
+    cluster.in_sync = {(name, 0): 2}
+    ((level, text),) = cluster.findings()
+    assert (level, text.partition(":")[2][:44]) == (
+        "warning",
+        " replicas are out of sync for partitions 0: ",
+    )
+    cluster.settings = refusal(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    cluster.in_sync = {(name, 1): 1}
+    assert [level for level, _ in cluster.findings()] == ["warning"], "how many suffice is hidden"
+    cluster.leaderless = {name: 2}
+    assert [level for level, _ in cluster.findings()] == ["error"], "told as that alone"
+
+
+def test_a_coordination_topic_that_can_never_be_written_to_is_told(cluster: Cluster) -> None:
+    cluster.topics["own"] = (1, 1)
+    text = "own: min.insync.replicas is 2, of 1 replicas: lower it"
+    assert cluster.findings() == [("error", text)]
 
 
 @pytest.mark.parametrize(("value", "warned"), [("true", True), ("false", False)])
