@@ -40,6 +40,7 @@ from marshal_py.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
     Closed,
+    ConfigurationError,
     DuplicateClientId,
     Forked,
     MarshalError,
@@ -232,16 +233,21 @@ class Driver:
         self.started = False
 
     def start(self) -> None:
-        """Begin to take part, after `connect`."""
+        """Begin to take part, after `connect`. Raises `Closed` if `close` was called meanwhile."""
         self.claimant = _new_claimant(self.settings, self.reader)
-        self.running = True
-        forks.watch(self)
         with self.lock:
+            try:
+                self._check_closing()
+            except Closed:
+                self.disconnect()
+                raise
+            self.running = True
+            forks.watch(self)
             self._caught_up()
-        self._thread = threading.Thread(target=self._run, name="marshal-driver", daemon=True)
-        self._thread.start()
-        atexit.register(_close_at_exit, weakref.ref(self))
-        self.handle_sigterm()
+            self._thread = threading.Thread(target=self._run, name="marshal-driver", daemon=True)
+            self._thread.start()
+            atexit.register(_close_at_exit, weakref.ref(self))
+            self.handle_sigterm()
 
     def close(self, timeout_s: float, *, release: bool) -> None:
         """See `Marshal.close`."""
@@ -493,6 +499,7 @@ class Driver:
             seq, again_s, why = FIRST_GENESIS_SEQ, 0.0, ""
             replaced: str | None = None
             while self._needs_genesis(state):
+                self._check_closing()
                 now_s = time.monotonic()
                 # One that replaces an identity that has gone since then is refused.
                 is_due = now_s >= again_s or state.identity != replaced
@@ -553,7 +560,12 @@ class Driver:
                         start_over(str(error))
                 self.log.warning("%s: has read the log anew and goes on", client_id)
                 return
-            except (AuthenticationFailed, BrokerUnavailable, TopicMissing) as problem:
+            except (
+                AuthenticationFailed,
+                BrokerUnavailable,
+                ConfigurationError,  # files that are about to be replaced: it worked before
+                TopicMissing,
+            ) as problem:
                 for observer in self.observers:  # nothing is claimed before there is a log
                     observer.caught_up_at_offset = None
                 self.log.warning("%s: %s; trying on", client_id, problem)

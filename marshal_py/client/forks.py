@@ -64,8 +64,11 @@ def _after() -> None:
 
 
 def _in_child() -> None:
+    locked = list(_locked)
     _after()
     for client in list(_clients):
+        if client not in locked:  # whoever has its lock is no thread of this process
+            client.lock._at_fork_reinit()  # type: ignore[attr-defined] # noqa: SLF001 - as logging does
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
         client.forked(
             Forked(

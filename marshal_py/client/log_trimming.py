@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import NO_CREATION, connect
 from marshal_py.client.settings import KafkaConfig
+from marshal_py.errors import ConfigurationError
 
 __all__ = ["LogTrimmer"]
 
@@ -51,12 +52,12 @@ class LogTrimmer:
         self._written.clear()
 
     def _delete(self, p: int, below: int) -> None:
-        if self._admin is None:
-            self._admin = connect(AdminClient, {**self._config, **NO_CREATION})
         part = TopicPartition(self._topic, p, below)
         try:
+            if self._admin is None:
+                self._admin = connect(AdminClient, {**self._config, **NO_CREATION})
             answers = self._admin.delete_records([part], request_timeout=TIMEOUT_S)
-        except KafkaException as error:
+        except (KafkaException, ConfigurationError) as error:
             logger.warning("%s/%d could not be trimmed: %s", self._topic, p, error)
             return
         for answer in answers.values():

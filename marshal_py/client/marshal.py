@@ -158,7 +158,10 @@ class Marshal(OfOneProcess):
         return self.settings.instance_id
 
     def start(self) -> Self:
-        """Connect, replay the log and start the driver thread. Returns the client itself."""
+        """Connect, replay the log and start the driver thread. Returns the client itself.
+
+        Raises `Closed` if `close` is called meanwhile, from another thread.
+        """
         self._driver.connect()
         self._driver.start()
         return self

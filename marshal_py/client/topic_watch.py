@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from marshal_py.client.admin_on_demand import AdminOnDemand
+from marshal_py.errors import ConfigurationError
 
 __all__ = ["LOOK_EVERY_S", "TopicFacts", "TopicWatch"]
 
@@ -69,15 +70,16 @@ class TopicWatch:
         """Ask now, if no answer is awaited already."""
         if self._answer is not None or self._given_up:
             return
-        self._asked = self._admin.open()
         self._asked_s = time.monotonic()
         self._due_s = self._asked_s + self._every_s
         try:
+            # A new client reads its files anew, and they may be about to be replaced.
+            self._asked = self._admin.open()
             topics = TopicCollection([self._topic])
             self._answer = self._asked.describe_topics(topics, request_timeout=ANSWER_S)[
                 self._topic
             ]
-        except KafkaException as error:
+        except (KafkaException, ConfigurationError) as error:
             logger.debug("topic %r cannot be looked at: %s", self._topic, error)
 
     def soon(self) -> None:

@@ -962,6 +962,42 @@ COORDINATION: tuple[Noticed, ...] = (
         ("committed_offset", "contextlib.closing(consumer)", "contextlib.nullcontext(consumer)"),
     ),
     noticed(
+        "a fork keeps no lock of a thread that is not there",
+        f"{CLIENT}.forks",
+        f"{OF_CLIENT}/test_forks.py::test_a_fork_waits_for_whoever_changes_a_client_and_keeps_no_lock",
+        ("_in_child", "if client not in locked:", "if False:"),
+    ),
+    noticed(
+        "who is closed at the start has not started",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_client_that_is_closed_while_it_starts_does_not_seem_to_run",
+        ("Driver.start", "self._check_closing()", "pass"),
+    ),
+    noticed(
+        "who founds a log can be closed",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_client_that_is_closed_while_it_founds_a_log_gives_up",
+        ("Driver._found", "self._check_closing()", "pass"),
+    ),
+    noticed(
+        "a certificate that is being replaced ends no reading anew",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_log_that_is_read_anew_is_waited_for_while_the_certificate_is_replaced",
+        ("Driver._truncated", "                ConfigurationError,", ""),
+    ),
+    noticed(
+        "a certificate that is being replaced ends no trimming",
+        f"{CLIENT}.log_trimming",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_trimmer_that_cannot_connect_now_leaves_it_to_the_next_snapshot",
+        ("LogTrimmer._delete", "(KafkaException, ConfigurationError)", "KafkaException"),
+    ),
+    noticed(
+        "a certificate that is being replaced ends no look at the topic",
+        f"{CLIENT}.topic_watch",
+        f"{OF_CLIENT}/test_topic_watch.py::test_a_client_that_cannot_be_made_now_is_made_with_the_next_look",
+        ("TopicWatch.ask", "(KafkaException, ConfigurationError)", "KafkaException"),
+    ),
+    noticed(
         "a fork waits for whoever changes a client",
         f"{CLIENT}.forks",
         f"{OF_CLIENT}/test_forks.py::test_a_fork_waits_for_whoever_changes_a_client_and_keeps_no_lock",

@@ -28,8 +28,8 @@ class Client:
         other.join()
         return free == [True]
 
-busy, idle = Client(), Client()
-for client in (busy, idle):
+busy, idle, slow = Client(), Client(), Client()
+for client in (busy, idle, slow):
     forks.watch(client)
 is_inside = threading.Event()
 
@@ -40,19 +40,30 @@ def work():
         threading.Event().wait(0.1)  # the fork comes meanwhile
         busy.done += 1
 
-worker = threading.Thread(target=work)
+is_held, may_end = threading.Event(), threading.Event()
+
+def hold():
+    with slow.lock:
+        is_held.set()
+        may_end.wait()
+
+worker, holder = threading.Thread(target=work), threading.Thread(target=hold)
 worker.start()
+holder.start()
 is_inside.wait()
+is_held.wait()
 child = os.fork()
 if child == 0:
     well = (
         (busy.begun, busy.done) == (1, 1)
-        and [len(client.told) for client in (busy, idle)] == [1, 1]
+        and [len(client.told) for client in (busy, idle, slow)] == [1, 1, 1]
         and f"belongs to process {os.getppid()}" in busy.told[0]
-        and busy.is_free() and idle.is_free()
+        and busy.is_free() and idle.is_free() and slow.is_free()
     )
     os._exit(0 if well else 1)
+may_end.set()
 worker.join()
+holder.join()
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert busy.told == idle.told == [], "the parent goes on"
 assert busy.is_free() and idle.is_free()

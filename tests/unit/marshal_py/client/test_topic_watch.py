@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.client import topic_watch
 from marshal_py.client.topic_watch import AGAIN_S, KEEP_S, TopicFacts, TopicWatch
+from marshal_py.errors import ConfigurationError
 
 NO_TOPIC = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
 NO_ANSWER = KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -87,6 +88,27 @@ def test_it_asks_at_once_and_then_once_in_its_period(admin: Admin, clock: Clock)
     clock.now_s += 0.1
     assert watch.look() is None
     assert len(admin.asked) == 2
+
+
+def test_a_client_that_cannot_be_made_now_is_made_with_the_next_look(
+    admin: Admin, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while its certificate is being replaced."""
+
+    def fail() -> Admin:
+        raise ConfigurationError("ssl.key.location: it does not fit the certificate")
+
+    watch = watch_of(admin)
+    with monkeypatch.context() as patch:
+        patch.setattr(admin, "open", fail)
+        assert watch.look() is None
+        assert watch.wait(clock.now_s + 1.0) is None
+    assert watch.look() is None
+    assert admin.asked == [], "it is not due"
+    clock.now_s += 5.0
+    assert watch.look() is None
+    admin.tell()
+    assert watch.look() == TopicFacts("one", 8)
 
 
 def test_while_an_answer_is_awaited_callbacks_are_called(admin: Admin, clock: Clock) -> None:

@@ -1,0 +1,105 @@
+"""From start to end of a client, when something comes between."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from marshal_py import Closed, ConfigurationError, Marshal
+from marshal_py.client import log_trimming
+from marshal_py.client.log_reader import Truncated
+from marshal_py.client.log_trimming import LogTrimmer
+from marshal_py.client.marshal import driver_of
+from marshal_py.testing import TestBroker
+
+
+def test_a_client_that_is_closed_while_it_starts_does_not_seem_to_run() -> None:
+    """Whoever waited for a claim of it would wait for ever."""
+    with TestBroker() as broker:
+        marshal = Marshal(broker.config, group_id="g", interval_ms=500, close_on_sigterm=False)
+        driver: Any = driver_of(marshal)
+        found = driver._found
+
+        def find() -> None:
+            found()
+            closer = threading.Thread(target=marshal.close)
+            closer.start()
+            closer.join()
+
+        driver._found = find
+        with pytest.raises(Closed, match="closed while"):
+            marshal.start()
+        assert not driver.running
+        with pytest.raises(Closed):
+            marshal.want("x", 0)
+        driver._found = found
+        with marshal:
+            assert marshal.claims() == []
+
+
+def test_a_client_that_is_closed_while_it_founds_a_log_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    state = SimpleNamespace(identity=None, base=0, next_offset=0)
+    driver.reader = SimpleNamespace(
+        partitions=[0],
+        highest_epoch=1,
+        check_founding=lambda _: {0: 0},
+        poll=lambda _: driver._closing.set(),
+        fold=lambda _: (),
+        world=SimpleNamespace(states=[state], partitions=1),
+    )
+    driver._writer = SimpleNamespace(
+        append=lambda *_: None, serve=lambda: None, take_failures=list, refusal=None
+    )
+    with pytest.raises(Closed):
+        driver._found()
+
+
+def test_a_log_that_is_read_anew_is_waited_for_while_the_certificate_is_replaced() -> None:
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    tried = []
+
+    def replay() -> None:
+        tried.append("again")
+        if len(tried) == 1:
+            raise ConfigurationError("ssl.key.location: it does not fit the certificate")
+
+    driver._replay, driver._caught_up = replay, lambda: None
+    driver._stop = SimpleNamespace(is_set=lambda: False, wait=lambda _: None)
+    driver._writer = SimpleNamespace(start_over=lambda: None)
+    driver.reader = SimpleNamespace(observers=[])
+    driver.claimant = SimpleNamespace(
+        truncated=lambda _: None, take_appends=list, take_notices=list, leaving=False
+    )
+    driver._truncated(Truncated("cut off"))
+    assert tried == ["again", "again"]
+
+
+def test_a_trimmer_that_cannot_connect_now_leaves_it_to_the_next_snapshot(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trimmed: list[int] = []
+
+    def fail(*_: object) -> Any:
+        raise ConfigurationError("ssl.key.location: it does not fit the certificate")
+
+    def delete(parts: Any, *, request_timeout: float) -> dict[Any, Any]:
+        assert request_timeout > 0
+        trimmed.extend(part.offset for part in parts)
+        return {}
+
+    trimmer = LogTrimmer({}, "__marshal")
+    with monkeypatch.context() as patch:
+        patch.setattr(log_trimming, "connect", fail)
+        trimmer.written(0, 10)
+        trimmer.read({0: 10})
+    assert "does not fit" in caplog.text
+    monkeypatch.setattr(log_trimming, "connect", lambda *_: SimpleNamespace(delete_records=delete))
+    trimmer.written(0, 20)
+    trimmer.read({0: 20})
+    assert trimmed == [19]
