@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -35,6 +36,9 @@ __all__ = ["AsyncWorkers", "ProcessWorkers", "ThreadWorkers", "workers_for"]
 
 GRACE_S: Final = 1.0
 """Cancelled tasks and terminated processes get so long to end."""
+
+FAILING: Final = 32
+"""So many failures of coroutines are dealt with at a time, each in a thread."""
 
 
 def workers_for(options: HandlerOptions, loop: asyncio.AbstractEventLoop | None = None) -> Workers:
@@ -337,6 +341,9 @@ class AsyncWorkers:
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+        # Not the loop's: dead letters that cannot be written would fill it up, and handlers that
+        # look up a name, or do something in a thread, would wait for them.
+        self._threads = ThreadPoolExecutor(min(options.workers, FAILING), "marshal-failed")
 
     def start(self, source: TaskSource) -> None:
         """Begin to take tasks."""
@@ -365,7 +372,11 @@ class AsyncWorkers:
             task.add_done_callback(self._one_ended)
             self._tasks.append(task)
         gathered = asyncio.gather(*self._tasks, return_exceptions=True)
-        gathered.add_done_callback(lambda _: self._ended.set())
+        gathered.add_done_callback(self._all_ended)
+
+    def _all_ended(self, _: object) -> None:
+        self._threads.shutdown(wait=False)
+        self._ended.set()
 
     def _one_ended(self, task: asyncio.Task[None]) -> None:
         """Tell of an error of ours at once: what the others do cannot make up for it."""
@@ -403,7 +414,7 @@ class AsyncWorkers:
                 source.succeeded(task)
 
     async def _in_thread(self, source: TaskSource, task: Task, error: BaseException) -> None:
-        await self._loop.run_in_executor(None, source.failed, task, error)
+        await self._loop.run_in_executor(self._threads, source.failed, task, error)
 
     async def _next(self, number: int) -> Task | None:
         source = self._source

@@ -1160,6 +1160,18 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_serve_process", "connection.send(None)  # for when", "pass  # for when"),
     ),
     noticed(
+        "what failed keeps no threads of the loop from others",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_what_failed_keeps_neither_the_loop_nor_its_threads_from_others",
+        ("AsyncWorkers._in_thread", "run_in_executor(self._threads,", "run_in_executor(None,"),
+    ),
+    noticed(
+        "threads for what failed end with the workers",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_what_failed_keeps_neither_the_loop_nor_its_threads_from_others",
+        ("AsyncWorkers._all_ended", "self._threads.shutdown(wait=False)", "pass"),
+    ),
+    noticed(
         "what comes when no process is started any more has not failed",
         f"{CONSUMER}.handlers.workers",
         f"{OF_CONSUMER}/handlers/test_workers.py::test_what_comes_when_no_process_is_started_any_more_has_not_failed",

@@ -7,6 +7,7 @@ import multiprocessing
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -203,6 +204,32 @@ def test_a_coroutine_that_cancels_itself_has_failed() -> None:
     for (error,) in source.came_of.values():
         assert isinstance(error, TimeoutError)
         assert "by itself" in str(error)
+
+
+def test_what_failed_keeps_neither_the_loop_nor_its_threads_from_others() -> None:
+    """A dead letter is waited for as long as the brokers do not take it."""
+
+    async def handler(given: str, claim: str) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="of the loop"))
+        raise ValueError(given)
+
+    source, workers = Source(), AsyncWorkers(options(handler, 1))
+    threads: list[threading.Thread] = []
+
+    def failed(task: Any, error: BaseException) -> None:
+        threads.append(threading.current_thread())
+        source._note(task, error)
+
+    source.failed = failed  # type: ignore[method-assign]
+    workers.start(source)
+    source.put(workers, "a")
+    source.until(lambda: source.came_of)
+    assert source.end(workers)
+    [thread] = threads
+    assert thread.name.startswith("marshal-failed")
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
 
 
 def test_a_coroutine_that_does_not_end_in_time_is_cancelled_and_handed_back() -> None:
