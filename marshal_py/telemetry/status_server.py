@@ -41,37 +41,38 @@ def parse_address(text: str) -> tuple[str, int]:
 
 @contextmanager
 def serve_status(consumer: Consumer, listen: str) -> Iterator[StatusServer]:
-    """Start a consumer, and serve its health and its metrics on ``HOST:PORT`` within the block.
+    """Serve a consumer's health and metrics on ``HOST:PORT`` within the block, and start it.
 
-    ``/healthz``: 200 when `Consumer.health` is ok, 503 when not, with JSON that says why.
-    ``/metrics``: for Prometheus, those of `ConsumerMetrics` and `MarshalMetrics`; 501 without the
-    extra `metrics`. Raises `ConfigurationError` when the address cannot be listened on, and as
-    `Consumer.start` does.
+    ``/healthz``: 200 when `Consumer.health` is ok, 503 when not, with JSON that says why; it is not
+    before the consumer has started. ``/metrics``: for Prometheus, those of `ConsumerMetrics` and
+    `MarshalMetrics`; 501 without the extra `metrics`. Raises `ConfigurationError`, without starting
+    the consumer, when the address cannot be listened on, and as `Consumer.start` does.
     """
     address = parse_address(listen)
-    consumer.start()
-    with ExitStack() as stack:
-        scrape: Callable[[], bytes] | None = None
-        try:
-            from prometheus_client import CollectorRegistry, generate_latest
-        except ImportError:
-            pass
-        else:
+    registry: Any = None
+    scrape: Callable[[], bytes] | None = None
+    try:
+        from prometheus_client import CollectorRegistry, generate_latest
+    except ImportError:
+        pass
+    else:
+        registry = CollectorRegistry()
+        scrape = lambda: generate_latest(registry)  # noqa: E731
+
+    def health() -> Mapping[str, object]:
+        found = consumer.health()
+        return {"ok": found.ok, "problems": list(found.problems)}
+
+    log = logging.getLogger("marshal_py.consumer")
+    with StatusServer(address, health, scrape, log) as server, ExitStack() as stack:
+        consumer.start()  # now: if the address were taken, nobody would close it
+        if registry is not None:
             from marshal_py.telemetry.client_metrics import MarshalMetrics
             from marshal_py.telemetry.consumer_metrics import ConsumerMetrics
 
-            registry = CollectorRegistry()
             stack.enter_context(MarshalMetrics(consumer.marshal, registry))
             stack.enter_context(ConsumerMetrics(consumer, registry))
-            scrape = lambda: generate_latest(registry)  # noqa: E731
-
-        def health() -> Mapping[str, object]:
-            found = consumer.health()
-            return {"ok": found.ok, "problems": list(found.problems)}
-
-        yield stack.enter_context(
-            StatusServer(address, health, scrape, logging.getLogger("marshal_py.consumer"))
-        )
+        yield server
 
 
 class StatusServer:

@@ -753,6 +753,16 @@ COMMANDS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a consumer is not started where its health cannot be served",
+        f"{TELEMETRY}.status_server",
+        f"{OF_TELEMETRY}/test_consumer_status.py::test_a_consumer_is_started_when_its_address_is_listened_on",
+        (
+            "serve_status",
+            "    registry: Any = None\n",
+            "    registry: Any = consumer.start() and None\n",
+        ),
+    ),
+    noticed(
         "a probe may ask with a query",
         f"{TELEMETRY}.status_server",
         f"{OF_TELEMETRY}/test_status_server.py::test_a_probe_may_ask_with_a_query",

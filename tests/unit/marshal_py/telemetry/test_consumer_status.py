@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -110,6 +111,30 @@ def test_health_and_metrics_over_http(mock_kafka: TestBroker) -> None:
         assert (code, json.loads(text)["problems"]) == (503, ["it is closed, or closing"])
     with pytest.raises(ConfigurationError, match="write HOST:PORT"), serve_status(consumer, "80"):
         pass
+
+
+def test_a_consumer_is_started_when_its_address_is_listened_on(
+    mock_kafka: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mock_kafka.create_topic("orders")
+    consumer = mock_kafka.consumer("orders")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match="in use"), serve_status(consumer, listen):
+            pass
+    assert consumer.health().problems == ("it has not started yet",)
+    start = consumer.start
+
+    def asked_first() -> Consumer:
+        code, text = get(int(listen.rpartition(":")[2]), "/healthz")
+        assert (code, json.loads(text)["problems"]) == (503, ["it has not started yet"])
+        assert get(int(listen.rpartition(":")[2]), "/metrics")[0] == 200
+        return start()
+
+    monkeypatch.setattr(consumer, "start", asked_first)
+    with serve_status(consumer, listen):
+        assert consumer.health().ok
+    consumer.close()
 
 
 def test_what_has_stopped_it_is_told(mock_kafka: TestBroker) -> None:
