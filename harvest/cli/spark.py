@@ -11,6 +11,7 @@ import typer
 
 from harvest.cli.options import JsonFlag, SparkMaster
 from harvest.errors import ConfigurationError
+from marshal_py.cli.folders import make_folder
 from marshal_py.cli.output import print_json, say
 
 if TYPE_CHECKING:
@@ -92,13 +93,14 @@ def reconcile(
     from marshal_py.spark.session import spark_session
 
     outbox = Outbox(dsn=database, table=table, parquet=parquet)
+    if out is not None:
+        make_folder("--out", out)
     spark = spark_session("harvest reconcile", master=master)
 
     def tell(result: Reconciliation) -> None:
         if out is not None:
             from harvest.spark.report import render
 
-            out.mkdir(parents=True, exist_ok=True)
             (out / "report.html").write_text(render(result))
         if as_json:
             print_json({**asdict(result), "clean": result.clean}, indent=None)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from harvest.errors import ConfigurationError
-from harvest.spark.sources import as_published, postgres_rows
+from harvest.spark.sources import as_published, postgres_rows, read_archive
 from marshal_py.spark.lake.sql import date_literal, fill, table_name
 from marshal_py.spark.lake.tables import Lake
 from marshal_py.spark.watch import cluster_watched
@@ -45,15 +45,12 @@ def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> i
     `outbox`: NAME/OUTBOX, as the header ``harvest-id`` has it. `archive`: the folder, as `harvest
     partitions` writes it. Raises `ConfigurationError`, `ClusterLost`.
     """
-    from pyspark.errors import AnalysisException, StreamingQueryException
+    from pyspark.errors import StreamingQueryException
 
     _check(outbox)
     lake = Lake.to_write(spark, place)
     began = dt.datetime.now(dt.UTC)
-    try:
-        types = spark.read.parquet(archive).schema
-    except AnalysisException:
-        raise ConfigurationError(f"--parquet {archive}: there are no Parquet files") from None
+    types = read_archive(spark, archive).schema
     # By default Spark passes over files that are a week older than the newest that it has seen.
     files = spark.readStream.schema(types).option("maxFileAge", _ANY_AGE).parquet(archive)
     checkpoint = lake.checkpoint(f"outbox_rows/{outbox}")

@@ -34,6 +34,7 @@ from harvest.spark.sources import (
     of_kafka,
     of_parquet,
     of_postgres,
+    read_archive,
 )
 from harvest.spark.state import State, StateFolder
 from marshal_py.errors import TopicMissing
@@ -417,7 +418,7 @@ def _cores(spark: SparkSession) -> int:
 
 def _topics(spark: SparkSession, outbox: Outbox) -> list[str]:
     if outbox.parquet is not None:
-        frame = spark.read.parquet(outbox.parquet).select("kafka_topic").distinct()
+        frame = read_archive(spark, outbox.parquet).select("kafka_topic").distinct()
         return sorted(row[0] for row in frame.collect())
     import psycopg
 

@@ -38,7 +38,10 @@ __all__ = [
     "of_postgres",
     "postgres_rows",
     "ranges_of_ids",
+    "read_archive",
 ]
+
+_NO_FILES: Final = {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}
 
 HASHED: Final = ("key_hash", "row_hash", "a", "b", "at_ms")
 
@@ -147,9 +150,23 @@ def ids_of_postgres(dsn: str, table: str, wanted: Sequence[Range]) -> list[Range
         return [(low, high) for low, high in connection.execute(query, ends).fetchall()]
 
 
+def read_archive(spark: SparkSession, path: str) -> DataFrame:
+    """Return what is in a folder of Parquet files. Raises `ConfigurationError` if it has none."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        frame = spark.read.parquet(path)
+        frame.schema  # noqa: B018 (with Spark Connect, nothing is looked at before)
+    except AnalysisException as error:
+        if error.getCondition() not in _NO_FILES:
+            raise
+        raise ConfigurationError(f"{path}: there are no Parquet files") from None
+    return frame
+
+
 def ids_of_parquet(spark: SparkSession, path: str, wanted: Sequence[Range]) -> list[Range]:
     """Return which ids of `wanted` are in the archive, as ranges. Ids stay with the workers."""
-    rows = spark.read.parquet(path).selectExpr("cast(id AS bigint) AS id")
+    rows = read_archive(spark, path).selectExpr("cast(id AS bigint) AS id")
     found = (
         rows.filter(rows["id"] >= wanted[0][0])
         .repartitionByRange("id")
@@ -183,7 +200,7 @@ def ranges_of_ids(
 
 def of_parquet(spark: SparkSession, path: str, shards: int, part: Part = ALL) -> DataFrame:
     """Return the rows of a Parquet archive with the outbox's columns; a key is in one partition."""
-    frame = spark.read.parquet(path)
+    frame = read_archive(spark, path)
     for condition in part.conditions("timestamp_millis({:d})"):
         frame = frame.filter(condition)
     return _hashed(as_published(frame)).repartition(shards, "key_hash")

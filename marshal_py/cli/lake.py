@@ -12,6 +12,7 @@ import typer
 from marshal_py.admin.connection import Connection
 from marshal_py.cli.command import command, new_app
 from marshal_py.cli.exit_codes import FINDING, errors_as_exit_codes
+from marshal_py.cli.folders import check_file
 from marshal_py.cli.options import JsonFlag
 from marshal_py.cli.output import console, note, print_json, say, show, table
 from marshal_py.errors import ConfigurationError
@@ -232,6 +233,7 @@ def report(
         from marshal_py.spark.lake.tables import Lake
 
         last = _yesterday() if until is None else _date("--until", until)
+        check_file("--out", out)
         out.write_text(render_lake(_session(master, place), Lake.at(place), last, days))
         if as_json:
             print_json({"lake": place, "report": str(out), "last": str(last), "days": days})

@@ -11,6 +11,7 @@ import typer
 from marshal_py.admin.connection import parse_settings
 from marshal_py.cli.command import reflow
 from marshal_py.cli.exit_codes import ENVIRONMENT, FINDING, errors_as_exit_codes, exit_code, fail
+from marshal_py.cli.folders import make_folder
 from marshal_py.cli.options import JsonFlag, Settings
 
 __all__ = ["demo"]
@@ -81,6 +82,8 @@ def demo(
     """
     with errors_as_exit_codes():
         _require(embed=kafka is None or postgres is None)
+        if log_dir is not None:
+            make_folder("--log-dir", log_dir)
         from marshal_py.cli.demo.environment import Options
         from marshal_py.cli.demo.processes import DemoFailed
         from marshal_py.cli.demo.run import run

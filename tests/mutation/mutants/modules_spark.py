@@ -1169,4 +1169,28 @@ SPARK: tuple[Noticed, ...] = (
         f"{DAYS}::test_a_day_is_written_again_by_the_first_run_that_can_say_more_of_it",
         ("_days_again", "again | there - moments.keys()", "again"),
     ),
+    noticed(
+        "an archive that is not there is told as such",
+        "harvest.spark.sources",
+        "unit/harvest/spark/test_sources.py::test_an_archive_that_is_not_there_is_a_mistake_of_whoever_named_it",
+        ("read_archive", "if error.getCondition() not in _NO_FILES:", "if error:"),
+    ),
+    noticed(
+        "where nothing can be written no Spark is started",
+        "harvest.cli.spark",
+        "unit/harvest/cli/test_spark.py::test_where_nothing_can_be_written_no_spark_is_started",
+        ("reconcile", 'make_folder("--out", out)', "pass"),
+    ),
+    noticed(
+        "a report of the lake that cannot be written starts no Spark",
+        "marshal_py.cli.lake",
+        "unit/marshal_py/cli/test_lake.py::test_a_report_that_cannot_be_written_starts_no_spark",
+        ("report", 'check_file("--out", out)', "pass"),
+    ),
+    noticed(
+        "logs of the demo that cannot be kept are told first",
+        "marshal_py.cli.demo.command",
+        "unit/marshal_py/cli/test_demo_command.py::test_logs_that_cannot_be_kept_are_told_before_anything_starts",
+        ("demo", 'make_folder("--log-dir", log_dir)', "pass"),
+    ),
 )

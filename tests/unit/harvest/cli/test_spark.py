@@ -138,6 +138,13 @@ def test_what_cannot_be_meant_is_refused(spark: Spark, words: list[str], why: st
     assert spark.calls == []
 
 
+def test_where_nothing_can_be_written_no_spark_is_started(spark: Spark, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run(*RECONCILE, "--out", str(tmp_path / "file" / "out"))
+    assert (done.exit_code, spark.sessions) == (2, [])
+    assert "--out" in done.stderr
+
+
 def test_rows_come_from_an_archive_or_a_table(spark: Spark) -> None:
     done = run(*LAKE, "--lake", "/lake", "--parquet", "/archive")
     assert done.stdout == "1,234 rows added\n"

@@ -26,7 +26,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Options, bool]]:
     return found
 
 
-def test_it_is_run_with_what_was_asked_for(asked: list[tuple[Options, bool]]) -> None:
+def test_logs_that_cannot_be_kept_are_told_before_anything_starts(
+    asked: list[tuple[Options, bool]], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    done = without_brokers("demo", "--kafka", "k:1", "--log-dir", str(tmp_path / "file"))
+    assert (done.exit_code, asked) == (2, [])
+    assert "--log-dir" in done.stderr
+
+
+def test_it_is_run_with_what_was_asked_for(
+    asked: list[tuple[Options, bool]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     done = without_brokers(
         *("demo", "--seconds", "20", "--rate", "50", "--seed", "7", "--interval-ms", "500"),
         *("--kafka", "k:1", "-X", "security.protocol=ssl", "--json"),

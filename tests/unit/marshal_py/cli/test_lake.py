@@ -191,6 +191,15 @@ def test_a_report_ends_yesterday_by_default(
     assert document["last"] == "2026-02-20"
 
 
+def test_a_report_that_cannot_be_written_starts_no_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_session", lambda *_: pytest.fail("Spark was started"))
+    done = without_brokers("lake", "report", "--out", str(tmp_path / "missing" / "x.html"))
+    assert done.exit_code == 2
+    assert f"there is no folder {tmp_path / 'missing'}" in " ".join(done.stderr.split())
+
+
 def test_maintenance_says_what_it_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
