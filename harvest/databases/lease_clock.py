@@ -1,10 +1,23 @@
-"""The clock by which leases run: a mark is late by the same one."""
+"""Leases, as the databases need them: the clock by which they run, and whether one is held."""
 
 from __future__ import annotations
 
+from harvest.core.interfaces.sink import StillHeld
+from harvest.errors import StoreUnavailable
 from marshal_py.client.log_reader import boottime_ns
 
-__all__ = ["boottime_s"]
+__all__ = ["always", "boottime_s", "require"]
+
+
+def always() -> bool:
+    """Where there is no lease to lose."""
+    return True
+
+
+def require(still_held: StillHeld) -> None:
+    """Raise `StoreUnavailable` once the lease is lost. Called last before a commit."""
+    if not still_held():
+        raise StoreUnavailable("the lease was lost meanwhile")
 
 
 def boottime_s() -> float:

@@ -23,9 +23,11 @@ from harvest.core.interfaces.dead_letter_store import (
     Selection,
 )
 from harvest.core.interfaces.mark_store import COUNTED
+from harvest.core.interfaces.sink import StillHeld
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes, topic_text
+from harvest.databases.lease_clock import always, require
 from harvest.databases.schema import id_is_taken
 
 __all__ = ["PortableDeadLetters"]
@@ -116,7 +118,9 @@ class PortableDeadLetters(ABC):
 
     # --- Setting aside ---
 
-    def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
+    def add(
+        self, rows: Sequence[BadRow], term: Term | None, still_held: StillHeld = always
+    ) -> frozenset[int]:
         """See `DeadLetterStore.add`."""
         self.create()
         done: set[int] = set()
@@ -143,6 +147,7 @@ class PortableDeadLetters(ABC):
                 moved.append(row.id)
             if term is not None:
                 self._run_each(_DELETE, moved)
+            require(still_held)
         return frozenset(done.union(moved))
 
     def waiting_keys(self) -> Mapping[Key, int]:

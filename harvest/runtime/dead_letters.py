@@ -40,12 +40,15 @@ class DeadLetterWriter:
         """Make rows dead letters; return the event."""
         store = self._store
         assert store is not None  # noqa: S101 - with "stop" there are none
-        return self._add(action.rows, lambda: store.add(action.rows, action.term))
+        still_held = self._leadership.may_act
+        return self._add(action.rows, lambda: store.add(action.rows, action.term, still_held))
 
     def add_rows(self, action: AddRows) -> DeadLettersAdded | AddFailed | LeaseLost:
         """The same, with the contents of the rows, for wal mode."""
         store: Any = self._store  # a RowDeadLetterStore
-        return self._add([bad for _, bad in action.rows], lambda: store.add_rows(action.rows))
+        still_held = self._leadership.may_act
+        bad_rows = [bad for _, bad in action.rows]
+        return self._add(bad_rows, lambda: store.add_rows(action.rows, still_held))
 
     def _add(
         self, rows: Sequence[BadRow], add: Callable[[], frozenset[int]]

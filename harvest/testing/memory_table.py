@@ -11,6 +11,7 @@ from uuid import UUID
 
 from harvest.core.dead_letters import BadRow, Key
 from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.sink import StillHeld
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
@@ -267,10 +268,12 @@ class MemoryDeadLetters:
         self._table = table
         self.fail_next: Literal["before", "after"] | None = None
 
-    def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
+    def add(
+        self, rows: Sequence[BadRow], term: Term | None, still_held: StillHeld = lambda: True
+    ) -> frozenset[int]:
         """See `DeadLetterStore.add`."""
         failure, self.fail_next = self.fail_next, None
-        if failure == "before":
+        if failure == "before" or not still_held():
             raise StoreUnavailable
         table = self._table
         done = set()

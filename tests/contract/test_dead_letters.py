@@ -183,6 +183,29 @@ def test_range_mode_copies_and_repeats_itself_harmlessly(world: World) -> None:
     assert [(at.error, at.waits) for at in world.dead_letters.rows(ALL, 9)] == [("bad", False)]
 
 
+def test_who_loses_the_lease_while_rows_are_copied_sets_none_aside(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A successor has published them, perhaps."""
+    row, letters = world.insert("1"), world.dead_letters
+    execute, executed = letters._execute, []  # type: ignore[attr-defined]
+
+    def noted(statement: Any, *given: Any, **options: Any) -> Any:
+        executed.append(statement if isinstance(statement, str) else statement.as_string())
+        return execute(statement, *given, **options)
+
+    def lost() -> bool:
+        assert "INSERT INTO" in executed[-1], "asked too soon"
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(letters, "_execute", noted)
+        with pytest.raises(StoreUnavailable, match="lease"):
+            letters.add([BadRow(row, "bad")], None, lost)
+    assert letters.count() == 0
+    assert letters.add([BadRow(row, "bad")], None) == {row}
+
+
 def test_ids_that_are_aside_are_told_from_others(world: World) -> None:
     assert world.dead_letters.ids(0, 10**9) == frozenset()
     one, other, behind, last = (world.insert(key) for key in ("1", "2", "1", "3"))

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from harvest.core.dead_letters import BadRow, Key
+from harvest.core.interfaces.sink import StillHeld
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 
@@ -64,12 +65,18 @@ class Dropped(NamedTuple):
 class DeadLetterStore(Protocol):
     """Where dead letters are written. Used by one thread at a time."""
 
-    def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
+    def add(
+        self, rows: Sequence[BadRow], term: Term | None, still_held: StillHeld = ...
+    ) -> frozenset[int]:
         """Make rows dead letters; return the ids that are dead letters now.
 
         Mark mode gives its `term`: a row that carries a tag of it is moved, another is left alone,
         for it is another leader's to judge. Range mode gives None: rows are copied. A row that only
         waits is left alone when no earlier row of its key is a dead letter any more.
+
+        `still_held` is asked last before the commit: once it answers False, nothing is added, and
+        `StoreUnavailable` is raised. What a paused leader had under way sets nothing aside that its
+        successor has published.
 
         Raises `SchemaError` where a row would be moved whose id another dead letter has.
         """

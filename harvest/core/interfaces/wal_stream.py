@@ -16,6 +16,7 @@ from typing import Protocol
 
 from harvest.core.dead_letters import BadRow
 from harvest.core.interfaces.dead_letter_store import DeadLetterStore
+from harvest.core.interfaces.sink import StillHeld
 from harvest.core.row import Row
 from harvest.core.wal import ReadDone
 from harvest.core.wal_position import WalPosition
@@ -75,5 +76,7 @@ class WalSource(Protocol):
 class RowDeadLetterStore(DeadLetterStore, Protocol):
     """Dead letters that are written with their contents, since no table may have them."""
 
-    def add_rows(self, rows: Sequence[tuple[Row, BadRow]]) -> frozenset[int]:
+    def add_rows(
+        self, rows: Sequence[tuple[Row, BadRow]], still_held: StillHeld = ...
+    ) -> frozenset[int]:
         """Make rows dead letters; return the ids that are dead letters now, as `add` does."""

@@ -24,8 +24,10 @@ from harvest.core.interfaces.dead_letter_store import (
     Selection,
 )
 from harvest.core.interfaces.mark_store import COUNTED
+from harvest.core.interfaces.sink import StillHeld
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
+from harvest.databases.lease_clock import always, require
 from harvest.databases.postgres.attempts import attempts_name
 from harvest.databases.postgres.table import PostgresTable, UnreadableRows, readable, topic_of
 from harvest.databases.schema import id_is_taken
@@ -162,7 +164,9 @@ class PostgresDeadLetters(PostgresTable):
             _LOG.warning("the column %s of rows that are set aside is lost: %s", name, error)
         self._parts = {}
 
-    def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
+    def add(
+        self, rows: Sequence[BadRow], term: Term | None, still_held: StillHeld = always
+    ) -> frozenset[int]:
         """See `DeadLetterStore.add`."""
         self.create()
         statement = _COPY if term is None else _MOVE
@@ -188,6 +192,7 @@ class PostgresDeadLetters(PostgresTable):
                 condition = behind if waits else sql.SQL("true")
                 found = self._execute(self._format(statement, condition=condition), given)
                 done.update(row[0] for row in found.fetchall())
+            require(still_held)
         return frozenset(done)
 
     def waiting_keys(self) -> Mapping[Key, int]:

@@ -15,10 +15,12 @@ from psycopg import sql
 
 from harvest.core.dead_letters import BadRow
 from harvest.core.interfaces.dead_letter_store import RetryMode
+from harvest.core.interfaces.sink import StillHeld
 from harvest.core.message import pack_message
 from harvest.core.row import Row, Unreadable
 from harvest.core.table_name import TableName
 from harvest.core.wal_options import message_prefix
+from harvest.databases.lease_clock import always, require
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 
 __all__ = ["PostgresWalDeadLetters"]
@@ -84,7 +86,9 @@ class PostgresWalDeadLetters(PostgresDeadLetters):
             statement = sql.SQL(_CREATE).format(dead_letters=self._dead_letters, id_index=index)
             self._execute(statement)
 
-    def add_rows(self, rows: Sequence[tuple[Row, BadRow]]) -> frozenset[int]:
+    def add_rows(
+        self, rows: Sequence[tuple[Row, BadRow]], still_held: StillHeld = always
+    ) -> frozenset[int]:
         """See `RowDeadLetterStore.add_rows`."""
         self.create()
         types = self._column_types()
@@ -102,6 +106,7 @@ class PostgresWalDeadLetters(PostgresDeadLetters):
                         self._execute(insert, self._given(row, bad, as_text=as_text))
             ids = [bad.id for _, bad in rows]
             found = self._execute(self._format(_THERE), {"ids": ids}).fetchall()
+            require(still_held)
         return frozenset([row[0] for row in found])
 
     def _put_back(

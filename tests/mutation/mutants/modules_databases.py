@@ -537,6 +537,47 @@ DATABASES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "PostgreSQL: who has lost the lease meanwhile sets nothing aside",
+        f"{PG}.dead_letters",
+        "contract/test_dead_letters.py::test_who_loses_the_lease_while_rows_are_copied_sets_none_aside[postgres]",
+        ("PostgresDeadLetters.add", "            require(still_held)\n", ""),
+    ),
+    noticed(
+        "PostgreSQL: whether the lease is held is asked last",
+        f"{PG}.dead_letters",
+        "contract/test_dead_letters.py::test_who_loses_the_lease_while_rows_are_copied_sets_none_aside[postgres]",
+        ("PostgresDeadLetters.add", "            require(still_held)\n", ""),
+        (
+            "PostgresDeadLetters.add",
+            "        self.create()\n",
+            "        self.create()\n        require(still_held)\n",
+        ),
+    ),
+    noticed(
+        "SQLite: who has lost the lease meanwhile sets nothing aside",
+        "harvest.databases.portable_dead_letters",
+        "contract/test_dead_letters.py::test_who_loses_the_lease_while_rows_are_copied_sets_none_aside[sqlite]",
+        ("PortableDeadLetters.add", "            require(still_held)\n", ""),
+    ),
+    noticed(
+        "wal mode: who has lost the lease meanwhile sets nothing aside",
+        f"{PG}.wal_dead_letters",
+        "integration/harvest/databases/test_postgres_wal_dead_letters.py::test_who_loses_the_lease_while_rows_are_copied_sets_none_aside",
+        ("PostgresWalDeadLetters.add_rows", "            require(still_held)\n", ""),
+    ),
+    noticed(
+        "the lease is asked for once more before rows are set aside",
+        "harvest.runtime.dead_letters",
+        "unit/harvest/runtime/test_dead_letters.py::test_who_loses_the_lease_on_the_way_adds_none_either",
+        ("DeadLetterWriter.add", ", action.term, still_held)", ", action.term)"),
+    ),
+    noticed(
+        "in wal mode, too, the lease is asked for once more before rows are set aside",
+        "harvest.runtime.dead_letters",
+        "unit/harvest/runtime/test_dead_letters.py::test_who_loses_the_lease_on_the_way_adds_none_either",
+        ("DeadLetterWriter.add_rows", "(action.rows, still_held)", "(action.rows)"),
+    ),
+    noticed(
         "in another session dead letters are looked for again",
         f"{PG}.dead_letters",
         "integration/harvest/databases/test_postgres_sessions.py::test_dead_letters_are_looked_for_again_in_another_session",

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from harvest.core.dead_letters import BadRow, BadRowPolicy, Key
-from harvest.core.interfaces.sink import Sink
+from harvest.core.interfaces.sink import Sink, StillHeld
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.errors import StoreUnavailable
@@ -71,10 +71,12 @@ class SimDeadLetters:
     def _do(self, work: Callable[[], T]) -> T:
         return self._world.database.call(work, StoreUnavailable)
 
-    def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
+    def add(
+        self, rows: Sequence[BadRow], term: Term | None, still_held: StillHeld = lambda: True
+    ) -> frozenset[int]:
         def statement() -> frozenset[int]:
             before = set(self._world.table.dead_letters)
-            done = self._store.add(rows, term)
+            done = self._store.add(rows, term, still_held)
             self._world.set_aside(self._world.table.dead_letters.keys() - before)
             return done
 

@@ -85,6 +85,23 @@ def test_what_is_retried_comes_in_the_order_of_its_ids_with_what_waits(
     ]
 
 
+def test_who_loses_the_lease_while_rows_are_copied_sets_none_aside(
+    postgres_database: str, letters: PostgresWalDeadLetters
+) -> None:
+    letters.create()
+
+    def lost() -> bool:
+        with psycopg.connect(postgres_database) as other:
+            query = "SELECT count(*) FROM pg_locks WHERE mode = 'RowExclusiveLock' AND granted"
+            assert other.execute(query).fetchone() != (0,), "asked too soon"
+        return False
+
+    with pytest.raises(StoreUnavailable, match="lease"):
+        letters.add_rows([(row(3), bad(3))], lost)
+    assert letters.count() == 0
+    assert letters.add_rows([(row(3), bad(3))]) == {3}
+
+
 def test_what_was_dropped_does_not_come_and_releases_what_waited(
     source: PostgresWalSource, letters: PostgresWalDeadLetters
 ) -> None:

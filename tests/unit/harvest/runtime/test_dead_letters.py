@@ -16,6 +16,8 @@ from harvest.core.dead_letters import (
     DeadLettersAdded,
 )
 from harvest.core.mark_checkpoint import Term
+from harvest.core.row import Row
+from harvest.core.wal import AddRows
 from harvest.outbox.record import OutboxRecord
 from harvest.runtime.dead_letters import DeadLetterWriter
 from harvest.runtime.leadership import Leadership
@@ -87,4 +89,23 @@ def test_who_has_lost_the_lease_adds_no_dead_letters() -> None:
     bench = Bench()
     bench.lease.held = False
     assert bench.writer.add(BAD) == LeaseLost()
+    assert not bench.table.dead_letters
+
+
+def test_who_loses_the_lease_on_the_way_adds_none_either() -> None:
+    bench = Bench()
+
+    class Store(MemoryDeadLetters):
+        def add(self, *given: Any) -> frozenset[int]:
+            bench.lease.held = False  # a pause, as the store begins
+            return super().add(*given)
+
+        def add_rows(self, rows: Any, *given: Any) -> frozenset[int]:
+            return self.add([bad for _, bad in rows], None, *given)
+
+    bench.writer._store = Store(bench.table)
+    assert bench.writer.add(BAD) == AddFailed()
+    bench.lease.held = True
+    rows = AddRows(((Row(1, "t", b"k", b"1"), BAD.rows[0]),))
+    assert bench.writer.add_rows(rows) == AddFailed()
     assert not bench.table.dead_letters
