@@ -260,12 +260,13 @@ class ProcessWorkers(ThreadWorkers):
 
     def stop(self, timeout_s: float) -> bool:
         """Wait for the threads to end, then kill what still works."""
-        ended = super().stop(timeout_s)
-        self._is_killing = True
-        for process, _ in list(self._processes.values()):
-            if process.is_alive():
-                process.kill()
-        return ended
+        try:
+            return super().stop(timeout_s)
+        finally:  # also when Ctrl-C ends the wait: Python would wait for them as it exits
+            self._is_killing = True
+            for process, _ in list(self._processes.values()):
+                if process.is_alive():
+                    process.kill()
 
     def describe(self, worker: Any) -> tuple[str, str]:
         """Return which process it is."""

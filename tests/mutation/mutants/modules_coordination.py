@@ -1172,6 +1172,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("AsyncWorkers._all_ended", "self._threads.shutdown(wait=False)", "pass"),
     ),
     noticed(
+        "a handler in a process is killed when nobody waits for it any more",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_a_handler_is_killed_when_nobody_waits_for_it_any_more",
+        ("ProcessWorkers.stop", "finally:", "except ValueError:"),
+    ),
+    noticed(
         "what comes when no process is started any more has not failed",
         f"{CONSUMER}.handlers.workers",
         f"{OF_CONSUMER}/handlers/test_workers.py::test_what_comes_when_no_process_is_started_any_more_has_not_failed",

@@ -342,6 +342,30 @@ def test_a_handler_whose_process_is_killed_as_time_is_up_has_not_failed() -> Non
     assert source.came_of == {"a": ["given up"]}
 
 
+def test_a_handler_is_killed_when_nobody_waits_for_it_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called = threading.Event()
+
+    def recv() -> Any:
+        called.set()
+        assert source.killed.wait(WAIT_S)
+        raise EOFError
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    source = Processes(recv)
+    source.put(source.workers, "a")
+    assert called.wait(WAIT_S)
+    monkeypatch.setattr(ThreadWorkers, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        source.end(source.workers)
+    assert source.killed.is_set()
+    source.until(lambda: source.came_of)
+    assert source.came_of == {"a": ["given up"]}
+
+
 def test_a_handler_whose_process_dies_by_itself_has_failed() -> None:
     def recv() -> Any:
         raise EOFError
