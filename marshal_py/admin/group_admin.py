@@ -272,12 +272,25 @@ class GroupAdmin:
     def await_released(self, timeout_s: float) -> dict[Key, str]:
         """Wait until nobody of the group holds anything; return who holds what after `timeout_s`.
 
-        A holder that died goes on holding until somebody claims: it shows here.
+        A holder that has been silent for two of its intervals counts as dead, and what it holds as
+        released: while the group is paused nobody else can claim it. Without a `timeout_s` it is
+        not found out. Raises `BrokerUnavailable`.
         """
+        held = self.held()
+        if not held or timeout_s <= 0:
+            return held
         deadline = time.monotonic() + timeout_s
-        while (held := self.held()) and time.monotonic() < deadline:
+        self._log.probe(timeout_s)
+        while (held := self._held_by_the_living()) and time.monotonic() < deadline:
             self._log.turn()
         return held
+
+    def _held_by_the_living(self) -> dict[Key, str]:
+        return {
+            key: cell.holder
+            for key, cell in self.cells().items()
+            if cell.holder is not None and not self._is_stale(key, cell)
+        }
 
     @contextlib.contextmanager
     def while_paused(self, for_s: float, *, timeout_s: float = 30.0) -> Iterator[None]:

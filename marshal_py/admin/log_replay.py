@@ -15,7 +15,7 @@ from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import stamp_ms
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.topics import admin_client
-from marshal_py.errors import TopicMissing
+from marshal_py.errors import AccessDenied, TopicMissing
 from marshal_py.protocol.rationalizer import PartitionState
 from marshal_py.protocol.snapshots import Snapshot
 from marshal_py.protocol.wire import MSGPACK, Wire
@@ -85,7 +85,8 @@ def open_replay(
 
     In a log of version 1 there are no snapshots: the history of each begins where its records do.
 
-    Raises `TopicMissing`, `BrokerUnavailable`.
+    Raises `TopicMissing`, `BrokerUnavailable`; `AccessDenied` where the log, or, if it was trimmed,
+    the snapshots may not be read.
     """
     admin = admin_client(connection.kafka)
     extents = extent(admin, connection.topic, connection)
@@ -97,6 +98,10 @@ def open_replay(
     try:
         ends = {p: e for p, (_, e) in extent(admin, connection.snapshot_topic, connection).items()}
     except TopicMissing:
+        replay.has_snapshots, ends = False, {}
+    except AccessDenied:
+        if any(first for first, _ in extents.values()):
+            raise  # what was trimmed is in the snapshots alone
         replay.has_snapshots, ends = False, {}
     if ps is not None:
         ends = {p: end for p, end in ends.items() if p in ps}

@@ -12,7 +12,7 @@ from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import WorldView, read_world
 from marshal_py.admin.world_summary import Group, Leader, Member, paused_until_ms, summarize
 from marshal_py.client.topics import admin_client
-from marshal_py.errors import TopicMissing
+from marshal_py.errors import AccessDenied, TopicMissing
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.wire import MSGPACK, Wire
@@ -173,6 +173,9 @@ def _add_snapshots(status: Status, found: WorldView, connection: Connection) -> 
             "`marshal topic create` makes it"
         )
         ends = {}
+    except AccessDenied as problem:
+        status.attention.append(f"how old the snapshots are is not known: {problem}")
+        return
     newest = {
         record.coordinator: record
         for record in read_snapshots(connection, {p: end for p, (_, end) in ends.items()})

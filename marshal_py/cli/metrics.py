@@ -14,7 +14,7 @@ from marshal_py.admin.world_reader import catch_up, open_reader
 from marshal_py.cli.command import command, new_app
 from marshal_py.cli.exit_codes import ENVIRONMENT, errors_as_exit_codes, fail
 from marshal_py.cli.output import note
-from marshal_py.client.log_reader import Truncated
+from marshal_py.client.log_reader import Hangs, Truncated
 from marshal_py.errors import BrokerUnavailable, InvalidArgument, TopicMissing
 
 __all__ = ["app", "telemetry_file"]
@@ -116,7 +116,8 @@ def serve(
                         collector.count(event)
         except Truncated as error:
             note(f"{error}; beginning again")
-            if collector is not None:
+            # A client that hangs is no fault of the log.
+            if collector is not None and not isinstance(error, Hangs):
                 collector.restarts += 1
         except (BrokerUnavailable, TopicMissing) as error:
             if collector is None:

@@ -49,7 +49,7 @@ from marshal_py.protocol.state_image import image_of
 from marshal_py.protocol.wire import MSGPACK, Wire
 from marshal_py.protocol.world import Observer
 
-__all__ = ["Batch", "LogReader", "Truncated", "boottime_ns"]
+__all__ = ["Batch", "Hangs", "LogReader", "Truncated", "boottime_ns"]
 
 logger = logging.getLogger("marshal_py.log")
 BATCH: Final = 2_000
@@ -97,6 +97,10 @@ class Truncated(Exception):
     The log lost records that had been applied, the topic was made anew, or nothing comes of it any
     more: the text says which.
     """
+
+
+class Hangs(Truncated):
+    """Nothing comes any more, as the reader's own Kafka client hangs: the log may be the same."""
 
 
 class Batch(NamedTuple):
@@ -560,7 +564,7 @@ class LogReader:
         first = self._consumer.poll(timeout_s)
         if first is None:
             if self._pulse.stopped(time.monotonic()):
-                raise Truncated(
+                raise Hangs(
                     f"the Kafka client that reads {self.topic!r} hangs: it gave no sign of life "
                     f"for {self._pulse.limit_s:g} s"
                 )

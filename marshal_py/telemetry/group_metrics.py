@@ -23,7 +23,7 @@ from marshal_py.admin.event_text import kinds_of
 from marshal_py.admin.lag import Extents, PartitionLag, measure_lag
 from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import WorldView
-from marshal_py.admin.world_summary import WorldSummary, summarize
+from marshal_py.admin.world_summary import Group, WorldSummary, summarize
 from marshal_py.client.log_reader import boottime_ns
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import MarshalError
@@ -299,6 +299,12 @@ def _shards(view: WorldView, group: str, name: str) -> int | None:
     return max(known) if known and len(known) == len(said) else None
 
 
+def _is_paused(group: Group) -> bool:
+    """Only members end a pause whose time is up; where none is left, nobody does."""
+    until_ms = group.paused_until_ms
+    return group.paused and (until_ms is None or until_ms > time.time() * 1000)
+
+
 def _groups(summary: WorldSummary, leaderships: list[_Leadership]) -> Iterator[Metric]:
     silent_leaders = Counter(group for group, *_, stale in leaderships if stale)
     live = Counter(member.group for member in summary.members if member.liveness != "stale")
@@ -318,7 +324,7 @@ def _groups(summary: WorldSummary, leaderships: list[_Leadership]) -> Iterator[M
             lambda g: g.stale - silent_leaders[g.group],
         ),
         ("claims_free", "Claims that nobody holds.", lambda g: g.free),
-        ("paused", "Whether an operator paused the group.", lambda g: g.paused),
+        ("paused", "Whether an operator paused the group, until now or later.", _is_paused),
     ):
         gauge = GaugeMetricFamily(f"marshal_group_{name}", text, labels=["group_id"])
         for group in summary.groups:

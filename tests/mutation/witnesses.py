@@ -279,7 +279,6 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
 ]
 
 _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
-    ("a lease stands behind every message", 600, "consumer: nothing goes out without a lease"),
     (
         "a pause ends delivery",
         60,
@@ -591,6 +590,13 @@ WITNESSES: Final[tuple[Witness, ...]] = (
     *(Witness("consumers", name, most, tuple(bugs)) for name, most, *bugs in _CONSUMERS),
     Witness(
         "consumers",
+        "a lease stands behind every message",
+        600,
+        ("consumer: nothing goes out without a lease",),
+        first=85,
+    ),
+    Witness(
+        "consumers",
         "each message to its own slot",
         5,
         ("keys: a message belongs to the slot of its key",),
@@ -607,7 +613,7 @@ WITNESSES: Final[tuple[Witness, ...]] = (
             "handlers: a partition is given back when nothing of it waits",
             "handlers: what is done above a gap is told when a partition is given back",
         ),
-        first=280,
+        first=400,
     ),
     *(Witness("messages", name, most, (bug,)) for name, most, bug in _MESSAGES),
     Witness("shards", "shares are fair", 5, ("shards: a shard that goes is stopped",)),

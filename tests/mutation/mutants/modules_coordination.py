@@ -962,6 +962,36 @@ COORDINATION: tuple[Noticed, ...] = (
         ("committed_offset", "contextlib.closing(consumer)", "contextlib.nullcontext(consumer)"),
     ),
     noticed(
+        "a pause does not wait for the dead",
+        f"{ADMIN}.group_admin",
+        "integration/marshal_py/admin/test_groups.py::test_a_pause_does_not_wait_for_the_dead",
+        ("GroupAdmin._held_by_the_living", "and not self._is_stale(key, cell)", ""),
+    ),
+    noticed(
+        "snapshots that may not be read end no replay of a whole log",
+        f"{ADMIN}.log_replay",
+        f"{OF_ADMIN}/test_log_verification.py::test_a_right_on_the_snapshots_is_needed_where_the_log_was_trimmed_alone",
+        ("open_replay", "if any(first for first, _ in extents.values()):", "if extents:"),
+    ),
+    noticed(
+        "a trimmed log whose snapshots may not be read is not read without them",
+        f"{ADMIN}.log_replay",
+        f"{OF_ADMIN}/test_log_verification.py::test_a_right_on_the_snapshots_is_needed_where_the_log_was_trimmed_alone",
+        ("open_replay", "if any(first for first, _ in extents.values()):", "if not extents:"),
+    ),
+    noticed(
+        "a pause whose time is up silences no alert",
+        "marshal_py.telemetry.group_metrics",
+        "unit/marshal_py/telemetry/test_group_metrics.py::test_a_pause_whose_time_is_up_is_none_though_nobody_is_left_to_end_it",
+        ("_is_paused", "until_ms is None or until_ms > time.time() * 1000", "True"),
+    ),
+    noticed(
+        "a client that hangs is no log that was made anew",
+        "marshal_py.cli.metrics",
+        "unit/marshal_py/cli/test_metrics.py::test_a_client_that_hangs_is_no_log_that_was_made_anew",
+        ("serve", "and not isinstance(error, Hangs)", ""),
+    ),
+    noticed(
         "a fork keeps no lock of a thread that is not there",
         f"{CLIENT}.forks",
         f"{OF_CLIENT}/test_forks.py::test_a_fork_waits_for_whoever_changes_a_client_and_keeps_no_lock",

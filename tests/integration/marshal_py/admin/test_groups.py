@@ -310,6 +310,20 @@ def test_a_claim_that_is_about_no_topic_has_a_position_too(client: Client, admin
     assert client("b").claim("invoices", 3, timeout_s=60).position == 2
 
 
+def test_a_pause_does_not_wait_for_the_dead(client: Client, admin: Admin) -> None:
+    """While the group is paused nobody can take what they hold."""
+    dead, living = client("dead", interval_ms=1_000), client("living")
+    dead.claim("t", 0, timeout_s=60)
+    living.claim("t", 1, timeout_s=60)
+    operator = admin(cold_start_skew_ms=None)
+    operator.refresh()
+    crash(dead)
+    operator.pause(60)
+    assert operator.await_released(0) == operator.held()
+    assert operator.await_released(60) == {}
+    assert operator.held() == {("t", 0): "dead"}
+
+
 @spec("O-3")
 def test_a_position_of_a_dead_holders_cell_waits_for_two_intervals(
     client: Client, admin: Admin, kafka: EmbeddedKafka, coordination: str

@@ -15,7 +15,7 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.log_replay import open_replay
 from marshal_py.admin.log_verification import verify_log
 from marshal_py.admin.snapshot_reader import FoundSnapshot
-from marshal_py.errors import TopicMissing
+from marshal_py.errors import AccessDenied, TopicMissing
 from marshal_py.protocol.messages import encode
 from marshal_py.protocol.wire import text_wire
 from tests.support.messages import heartbeat
@@ -34,6 +34,7 @@ class Log:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.first = 0
         self.snapshots: list[FoundSnapshot] | None = []
+        self.is_hidden = False
         monkeypatch.setattr(module, "admin_client", lambda _: None)
         monkeypatch.setattr(module, "extent", self._extent)
         monkeypatch.setattr(module, "read_snapshots", lambda *_, **__: self.snapshots or [])
@@ -42,6 +43,8 @@ class Log:
     def _extent(self, _admin: Any, topic: str, _connection: Connection) -> dict[int, Any]:
         if topic == "log":
             return {0: (self.first, len(RECORDS))}
+        if self.is_hidden:
+            raise AccessDenied("Read is missing")
         if self.snapshots is None:
             raise TopicMissing("no such topic")
         return {0: (0, 9)}
@@ -70,6 +73,15 @@ def test_a_whole_log_is_read_from_its_first_record_whatever_snapshots_there_are(
     assert [record.offset for record in replay.records()] == [0, 1, 2, 3, 4, 5]
     verdict = verify_log(CONNECTION)
     assert (verdict.ok, verdict.records, verdict.snapshots) == (True, 6, 1)
+
+
+def test_a_right_on_the_snapshots_is_needed_where_the_log_was_trimmed_alone(log: Log) -> None:
+    log.is_hidden = True
+    assert [record.offset for record in open_replay(CONNECTION).records()] == [0, 1, 2, 3, 4, 5]
+    assert not open_replay(CONNECTION).has_snapshots
+    log.first = 3
+    with pytest.raises(AccessDenied):
+        open_replay(CONNECTION)
 
 
 def test_what_is_left_is_read_from_the_oldest_snapshot_that_reaches_it(log: Log) -> None:

@@ -10,7 +10,7 @@ from marshal_py.admin import status as module
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.snapshot_reader import FoundSnapshot
 from marshal_py.admin.status import Status, read_status
-from marshal_py.errors import SnapshotMismatch, TopicMissing
+from marshal_py.errors import AccessDenied, SnapshotMismatch, TopicMissing
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.messages import ClaimingPartition, Message, ReleaseGroup
 from marshal_py.protocol.snapshots import Snapshot
@@ -68,6 +68,21 @@ def test_nothing_needs_attention_where_all_is_well(look: Look) -> None:
     status = look.status()
     assert status.attention == []
     assert (status.records, status.next_offsets, status.newest_record_ms_ago) == (1, [1], 100)
+
+
+def test_who_may_not_read_the_snapshots_is_told_all_the_same(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Any:
+        raise AccessDenied("Read on topic log.snapshots is missing")
+
+    look.log.write(claim(), NOW_MS - 100)
+    monkeypatch.setattr(module, "extent", refuse)
+    status = look.status()
+    assert status.records == 1
+    assert status.snapshots == []
+    (text,) = status.attention
+    assert "not known: Read on topic log.snapshots is missing" in text
 
 
 def test_one_claim_of_a_silent_client_needs_attention(look: Look) -> None:

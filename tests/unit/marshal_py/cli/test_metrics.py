@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from marshal_py.cli import metrics as module
+from marshal_py.client.log_reader import Hangs, Truncated
 from marshal_py.errors import BrokerUnavailable
 from tests.support.marshal_command import without_brokers
 
@@ -78,6 +79,34 @@ class Nothing(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return iter(())
+
+
+@pytest.mark.parametrize(("error", "restarts"), [(Truncated("cut"), 1), (Hangs("hangs"), 0)])
+def test_a_client_that_hangs_is_no_log_that_was_made_anew(
+    monkeypatch: pytest.MonkeyPatch, error: Truncated, restarts: int
+) -> None:
+    """Who is told that it was stops all clients, to recover it."""
+    made: list[Counting] = []
+
+    class Counting(Nothing):
+        restarts = 0
+
+        def __init__(self, *_: object) -> None:
+            made.append(self)
+
+    polls = iter([error, BrokenPipeError()])
+
+    def poll(_: float) -> None:
+        raise next(polls)
+
+    reader = SimpleNamespace(close=lambda: None, poll=poll, partition_count_error=None)
+    view = SimpleNamespace(limit_timestamps=lambda _: None)
+    monkeypatch.setattr(module, "open_reader", lambda _: reader)
+    monkeypatch.setattr(module, "catch_up", lambda *_: view)
+    monkeypatch.setattr("marshal_py.telemetry.group_metrics.GroupMetrics", Counting)
+    without_brokers("metrics", "serve", "--listen", "127.0.0.1:0")
+    assert next(polls, None) is None, "it has begun again"
+    assert [each.restarts for each in made] == [restarts]
 
 
 def test_an_address_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from marshal_py.admin.operator import Operator
 from marshal_py.client import log_reader, pulse, snapshots
 from marshal_py.client.kafka_clients import connect
 from marshal_py.client.log_metadata import LogMetadata
-from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
+from marshal_py.client.log_reader import Hangs, LogReader, Truncated, boottime_ns
 from marshal_py.client.topic_watch import ANSWER_S, TopicFacts, TopicWatch
 from marshal_py.errors import (
     AccessDenied,
@@ -285,7 +285,7 @@ def test_a_client_that_gives_no_sign_of_life_hangs_and_is_replaced_when_it_is_op
         reader.poll(0.01)
         reader._pulse.limit_s = 0.0  # its next sign of life is still to come
         hung = reader._consumer
-        with pytest.raises(Truncated, match="the Kafka client that reads '__marshal' hangs"):
+        with pytest.raises(Hangs, match="the Kafka client that reads '__marshal' hangs"):
             [reader.poll(0.01) for _ in range(100)]
         reader.open(30)
         assert reader._consumer is not hung

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -378,6 +379,17 @@ def test_members_and_claims_of_a_group_are_told(monkeypatch: pytest.MonkeyPatch)
         "members": [4], "members_live": [2], "members_lost": [1], "claims_held": [7],
         "claims_stale": [2], "claims_free": [2], "paused": [1], "leader_held": [0, 1],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("left_s", "paused"), [(60, 1), (-1, 0)])
+def test_a_pause_whose_time_is_up_is_none_though_nobody_is_left_to_end_it(
+    left_s: int, paused: int
+) -> None:
+    """Alerts are silent during a pause."""
+    until_ms = int((time.time() + left_s) * 1000)
+    group = Group("g", 0, 0, 0, 2, paused=True, paused_until_ms=until_ms)
+    found = {m.name: m.samples for m in group_metrics._groups(WorldSummary([group], []), [])}
+    assert [sample.value for sample in found["marshal_group_paused"]] == [paused]
 
 
 class Outbox(LogByHand):
