@@ -50,7 +50,8 @@ class ParquetArchive:
     `set_aside`: which ids, from a lowest to a highest, are of rows that are set aside now. Once a
     file is written nobody needs to know that any more: they may be put back, or dropped.
 
-    Methods raise `ArchiveError`: the disk is full, a file cannot be read, or holds other rows.
+    Raises `ConfigurationError` where the folder has no name, or pyarrow is not installed. Methods
+    raise `ArchiveError`: the disk is full, a file cannot be read, or holds other rows.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class ParquetArchive:
             raise ConfigurationError(
                 "an archive needs pyarrow: run `pip install 'marshal-py[archive]'`"
             ) from None
+        if folder == "":  # of a variable that is not set: it would be wherever one happens to be
+            raise ConfigurationError("the archive's folder is empty: name one")
         self._arrow_error: type[Exception] = pyarrow.ArrowException
         self.folder = Path(folder)
         self._set_aside = set_aside

@@ -317,12 +317,11 @@ class EmbeddedKafka:
         folder = Path(tempfile.mkdtemp(prefix="marshal-kafka-"))
         cluster = self._state = _Cluster(image, folder, Guard(folder))
         logs = self._log_dir or folder
-        logs.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * self.brokers)
         controller_ports = ports[self.brokers :]
         for index, port in enumerate(ports[: self.brokers]):
             own = folder / f"broker-{index}"
-            broker = _Broker(index, port, own, logs / f"broker-{index}.log")
+            broker = _Broker(index, port, own, cluster.guard.own_log(logs, f"broker-{index}"))
             image.format(own / "data", cluster_id=cluster.cluster_id, node_id=broker.node_id)
             (own / "tmp").mkdir()
             settings = broker_settings.listeners(broker.node_id, port, controller_ports)

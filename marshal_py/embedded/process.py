@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -45,6 +47,7 @@ class Guard:
         self._lock = threading.Lock()
         self._asked = 0
         self._folder = folder
+        self._logs: list[IO[bytes]] = []
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", _guard.__file__, str(folder), str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -83,6 +86,25 @@ class Guard:
             raise ServerFailed(f"The guard process could not {request['op']}: {reply['error']}")
         return reply
 
+    def own_log(self, folder: Path, name: str) -> Path:
+        """Return a log file in `folder`, which is made, that is no other living server's.
+
+        It is called `name`, and `name`-2 and so on where others write meanwhile, in this process or
+        another: each is known to be ready by what it logs.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            path = folder / f"{name}{'' if number == 1 else f'-{number}'}.log"
+            file = path.open("ab")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                continue
+            self._logs.append(file)
+            break
+        return path
+
     def spawn(
         self,
         argv: Sequence[str],
@@ -113,6 +135,8 @@ class Guard:
                 self._commands.close()
             self._process.wait()
             self._replies.close()
+        for file in self._logs:
+            file.close()
         shutil.rmtree(self._folder, ignore_errors=True)  # in case somebody killed the guard
 
 

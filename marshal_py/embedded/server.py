@@ -204,10 +204,13 @@ class DatabaseServer(ABC, Generic[Programs]):
         programs = self._find()
         user = self._user()
         folder = temporary_folder(user)
-        logs = self._log_dir or folder
-        logs.mkdir(parents=True, exist_ok=True)
-        log = logs / f"{self._name.lower()}.log"
-        here = self._state = Installation(folder, Guard(folder), programs, user, log)
+        guard = Guard(folder)
+        try:
+            log = guard.own_log(self._log_dir or folder, self._name.lower())
+        except OSError:
+            guard.close()
+            raise
+        here = self._state = Installation(folder, guard, programs, user, log)
         try:
             self._install(here)
             for attempt in range(1, _START_ATTEMPTS + 1):

@@ -3276,4 +3276,10 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_TELEMETRY}/test_opentelemetry.py::test_a_message_whose_headers_are_no_text_begins_a_trace",
         ("message_span", "make_headers_readable([message])", "pass"),
     ),
+    noticed(
+        "a server writes to no log of another one that lives",
+        f"{EMBEDDED}.process",
+        f"{OF_EMBEDDED}/test_server.py::test_servers_with_one_folder_for_logs_have_a_log_each",
+        ("Guard.own_log", "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"),
+    ),
 )

@@ -2853,4 +2853,10 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_kafka_check.py::test_where_too_few_are_in_sync_nothing_can_be_written_and_fewer_than_all_is_told",
         ("_check_in_sync", "len(part.isrs) < least]", "not part.isrs]"),
     ),
+    noticed(
+        "an archive's folder has a name",
+        "harvest.maintenance.archive",
+        "unit/harvest/maintenance/test_archive.py::test_a_folder_without_a_name_is_not_the_one_where_one_happens_to_be",
+        ("ParquetArchive.__init__", 'if folder == "":', "if folder is None:"),
+    ),
 )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from harvest.errors import ArchiveError
+from harvest.errors import ArchiveError, ConfigurationError
 from harvest.maintenance.archive import ParquetArchive
 from harvest.maintenance.partitions import Extent, Partition
 
@@ -57,6 +57,12 @@ def test_a_file_has_its_name_when_it_is_on_the_disk_and_then_the_name_is(
     assert archive.keep(PARTITION, store) == Extent(3, 1, 3)  # type: ignore[arg-type]
     assert [what for what, _ in done] == ["file", "name", "folder"]
     assert done[0][1] == done[1][1] == archive.path(PARTITION).stat().st_size
+
+
+def test_a_folder_without_a_name_is_not_the_one_where_one_happens_to_be() -> None:
+    """Of `--archive "$UNSET"`."""
+    with pytest.raises(ConfigurationError, match="the archive's folder is empty"):
+        ParquetArchive("", "outbox")
 
 
 def test_both_ends_of_what_is_read_are_in_it_and_other_files_are_left_alone(tmp_path: Path) -> None:

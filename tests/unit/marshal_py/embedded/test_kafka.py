@@ -85,6 +85,12 @@ def test_a_cluster_is_ready_when_all_its_brokers_know_each_other(
         assert len(set(found.bootstrap_servers.split(","))) == 3
 
 
+def test_clusters_with_one_folder_for_logs_have_a_log_each(admin: Admin, tmp_path: Path) -> None:
+    with EmbeddedKafka(log_dir=tmp_path) as one, EmbeddedKafka(log_dir=tmp_path) as other:
+        names = [cluster.log_path().name for cluster in (one, other)]
+    assert names == ["broker-0.log", "broker-0-2.log"]
+
+
 def test_a_broker_that_ends_is_not_waited_for(image: Image, admin: Admin) -> None:
     admin.answers, image.script = False, "echo no disk; exit 1"
     with pytest.raises(ServerFailed, match=r"(?s)broker 0 ended.*no disk"):

@@ -106,6 +106,28 @@ def test_one_that_is_not_ready_in_time_is_told_and_does_not_go_on(temporary: Pat
     assert [path.name for path in temporary.iterdir()] == ["logs"], "which is kept"
 
 
+def test_servers_with_one_folder_for_logs_have_a_log_each(temporary: Path) -> None:
+    """One is ready when it says so itself, and not when another does."""
+    logs = temporary / "logs"
+    with Script(log_dir=logs) as first, Script(log_dir=logs) as second:
+        assert [server.log_path.name for server in (first, second)] == [
+            "script.log",
+            "script-2.log",
+        ]
+        first.stop()
+        first.start()
+        assert second.log_path.read_text() == "serving\n"
+    with Script(log_dir=logs) as third:
+        assert third.log_path == logs / "script.log", "nobody writes to it any more"
+
+
+def test_logs_that_cannot_be_kept_leave_nothing_behind(temporary: Path) -> None:
+    (temporary.parent / "file").touch()
+    with pytest.raises(FileExistsError):
+        Script(log_dir=temporary.parent / "file").start()
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_restart_that_fails_tells_of_its_own_log_alone() -> None:
     with Script() as found:
         found.kill()
