@@ -18,7 +18,7 @@ from typing import Final
 
 from harvest.core.checkpoint_text import reading
 
-__all__ = ["Registration", "Source", "differences", "registration_problem"]
+__all__ = ["Registration", "Source", "differences", "registration_problem", "visit_problem"]
 
 _VERSION: Final = 4
 
@@ -66,7 +66,7 @@ class Registration:
     """Who harvests an outbox: one row beside it, the first who came.
 
     - `cluster`, `topic`: Kafka's cluster id, and the coordination topic where leaders are elected.
-    - `group`: the group of the configuration. `mode`: mark, relay or range.
+    - `group`: the group of the configuration. `mode`: mark, relay, range or wal.
     """
 
     cluster: str
@@ -98,11 +98,9 @@ def differences(before: Source, now: Source, *, promoted_at: int | None = None) 
     """
     if before.server and before.server != now.server:
         return f"it is another server: {now.server or 'unknown'} and not {before.server}"
-    if now.visit < before.visit or (now.visit == before.visit and now.token != before.token):
-        return (
-            f"it has gone back in time: its last visit is number {now.visit}, and Kafka knows "
-            f"number {before.visit}; it lost commits, or a backup was restored"
-        )
+    gone_back = visit_problem(before, now)
+    if gone_back is not None:
+        return gone_back
     if now.timeline < before.timeline:
         return f"it has gone back in time, from timeline {before.timeline} to {now.timeline}"
     if now.timeline > before.timeline:
@@ -130,6 +128,16 @@ def differences(before: Source, now: Source, *, promoted_at: int | None = None) 
         return (
             "its ids were begun anew (TRUNCATE … RESTART IDENTITY, ALTER SEQUENCE, or a table that "
             f"was rebuilt): their source is number {now.sequence}, and was {before.sequence}"
+        )
+    return None
+
+
+def visit_problem(before: Source, now: Source) -> str | None:
+    """Why `now` lacks the last visit of `before`; None if it does not."""
+    if now.visit < before.visit or (now.visit == before.visit and now.token != before.token):
+        return (
+            f"it has gone back in time: its last visit is number {now.visit}, and Kafka knows "
+            f"number {before.visit}; it lost commits, or a backup was restored"
         )
     return None
 

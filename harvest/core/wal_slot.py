@@ -7,10 +7,11 @@ says how to go on (specs/HARVEST.md §19).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from harvest.core.source import Source, visit_problem
 from harvest.core.wal_position import WalPosition, format_lsn
 from harvest.errors import CheckpointError, ConfigurationError, StoreUnavailable
 
@@ -20,6 +21,7 @@ __all__ = [
     "SlotState",
     "TimelineSwitch",
     "check_log_end",
+    "gone_back",
     "starting_position",
 ]
 
@@ -48,6 +50,12 @@ class ServerState:
     timeline: int
     lsn: int
     history: Sequence[TimelineSwitch] = ()
+
+    def end_of(self, timeline: int) -> int:
+        """How far it has the log of a timeline; 0 of one that is none of its own."""
+        if timeline == self.timeline:
+            return self.lsn
+        return next((s.lsn for s in self.history if s.timeline == timeline), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +153,7 @@ def _on_this_timeline(found: WalPosition, server: ServerState) -> WalPosition:
             f"one is {server.system}: another database, or one that was restored from a dump"
             f"{_WAY_OUT}"
         )
-    end = server.lsn
-    if found.timeline != server.timeline:
-        end = next((s.lsn for s in server.history if s.timeline == found.timeline), 0)
+    end = server.end_of(found.timeline)
     if (found.part_rows and found.part_lsn >= end) or found.row_lsn > end:
         raise CheckpointError(
             f"rows were published up to {format_lsn(max(found.row_lsn, found.part_lsn))} of "
@@ -157,6 +163,23 @@ def _on_this_timeline(found: WalPosition, server: ServerState) -> WalPosition:
         )
     # Behind the last rows it has only passed what was none of ours, and may not be here.
     return replace(found, timeline=server.timeline, lsn=min(found.lsn, max(end, found.row_lsn)))
+
+
+def gone_back(before: Source, now: Source, end_of: Callable[[int], int]) -> str | None:
+    """Why the database is an old copy of what Kafka knows, and the way out; None if it is not.
+
+    Its log may have grown since, past all that is published, and then looks as if that were in it:
+    only visits tell. The rest the position says more exactly (`starting_position`): which server it
+    is, and whether a replica that was promoted has all that is published. That may lack a visit.
+
+    `end_of`: how far the database has the log of a timeline.
+    """
+    problem = visit_problem(before, now) if before.server == now.server else None
+    if problem is None:
+        return None
+    if before.timeline != now.timeline and end_of(before.timeline) < before.log:
+        return None
+    return f"{problem}. What was committed since then may be published or not{_WAY_OUT}"
 
 
 def check_log_end(end: int, published: int) -> None:

@@ -45,7 +45,9 @@ def accept_database(config: ReaperConfig, *, dry_run: bool = False) -> Acceptanc
     and what else is in the table is. Raises `CheckpointError` where the position is above all ids.
     """
     if config.mode == "wal":
-        raise ConfigurationError("mode: wal compares the slot with its position by itself")
+        raise ConfigurationError(
+            "mode: wal goes on from its slot: `harvest slot renew` takes the database as it is now"
+        )
     with contextlib.closing(make_any_store(config)) as store:
         check_registration(config, store, dry_run=dry_run)
         found = _compared(config, store)

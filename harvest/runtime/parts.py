@@ -22,7 +22,7 @@ from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.partition_upkeep import maintain_partitions_and_tell
 from harvest.runtime.range_leader import RangeTools
 from harvest.runtime.relay_leader import RelayTools
-from harvest.runtime.source_guard import SourceGuard
+from harvest.runtime.source_guard import SourceGuard, WalGuard
 from harvest.runtime.wal_leader import WalTools
 from harvest.sinks.kafka.idempotent import IdempotentSink
 from harvest.sinks.kafka.sink import TransactionalSink
@@ -120,8 +120,9 @@ def make_wal_tools(config: ReaperConfig) -> WalTools:
     """What a leadership in wal mode works with."""
     at_least_once = config.delivery == "idempotent"
     waits, envelope = _waits_for_topics(config), config.envelope()
+    source = make_wal_source(config)
     return WalTools(
-        make_wal_source(config),
+        source,
         make_wal_source(config),
         make_sink(config),
         IdempotentSink(config.producer_config, wait_for_topics=waits, envelope=envelope)
@@ -130,6 +131,7 @@ def make_wal_tools(config: ReaperConfig) -> WalTools:
         config.limits.limits(),
         database(config.database).wal_dead_letters(config.table, config.wal.options()),
         config.bad_rows.policy(),
+        guard=WalGuard(source, make_record(config), config.registration()),
     )
 
 

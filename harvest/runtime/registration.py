@@ -22,6 +22,7 @@ from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
 from harvest.core.source import Registration, Source, differences, registration_problem
 from harvest.core.wal_position import WalPosition
+from harvest.core.wal_slot import gone_back
 from harvest.databases.postgres.attempts import attempts_name
 from harvest.databases.registry import database
 from harvest.errors import (
@@ -43,6 +44,7 @@ from harvest.runtime.slot_changes import (
     begin_slot,
     drop_slot,
     goes_on,
+    keep_source,
     leave_slot,
     refuse_dead_letters,
 )
@@ -137,7 +139,9 @@ def switch(
                     stack.enter_context(alone(one, one.shards))
             if not dry_run:
                 Checkpoints(old).fence()
-            if found.mode != "wal":  # which compares slot and position when it is left
+            if found.mode == "wal":  # which compares slot and position when it is left
+                _check_visit(old)
+            else:
                 check_source(old)
             if found.mode == "relay" != ours.mode:
                 _refuse_half_sent(old)
@@ -163,6 +167,7 @@ def check_source(config: ReaperConfig) -> None:
         if position is not None:
             with contextlib.closing(make_wal_source(config)) as source:
                 source.begin(position)
+        _check_visit(config)
         return
     record, store = make_record(config), make_any_store(config)
     with contextlib.closing(store), contextlib.closing(record):
@@ -175,18 +180,26 @@ def check_source(config: ReaperConfig) -> None:
         )
 
 
+def _check_visit(config: ReaperConfig) -> None:
+    problem = _visit_problem(config)
+    if problem is not None:
+        raise DatabaseChanged(problem)
+
+
+def _visit_problem(config: ReaperConfig) -> str | None:
+    """In wal mode: why the database is an old copy, and the way out; None if it is not."""
+    record, source = make_record(config), make_wal_source(config)
+    with contextlib.closing(source), contextlib.closing(record):
+        before = record.load()
+        return None if before is None else gone_back(before, source.source(), source.end_of)
+
+
 def _source_problem(config: ReaperConfig, before: Source, store: SourceStore) -> str | None:
     """Why the database does not go on from what Kafka knows of it; None if it does."""
     problem = differences(before, store.source(), promoted_at=store.promoted_at())
     if problem is None and config.mode == "range":
         problem = _ids_problem(config)
     return problem
-
-
-def keep_source(config: ReaperConfig, store: SourceStore) -> None:
-    """Let Kafka know the database as it is now."""
-    with contextlib.closing(make_record(config)) as record:
-        record.save(store.visit(secrets.token_hex(8)), wait=True)
 
 
 def _configured(
@@ -403,7 +416,10 @@ def check_database(config: ReaperConfig) -> list[Finding]:
             if problem is not None:
                 return [Finding("registered", "error", f"{problem}: see `harvest switch --help`")]
             fits = Finding("registered", "ok", f"mode {found.mode}, group {found.group}")
-            before = None if config.mode == "wal" else record.load()
+            if config.mode == "wal":
+                problem = _visit_problem(config)
+                return [fits] if problem is None else [fits, Finding("database", "error", problem)]
+            before = record.load()
             if before is None:
                 return [fits]
             problem = _source_problem(config, before, store)

@@ -7,6 +7,7 @@ checkpoint and the new slot do not belong together, and a harvester refuses them
 from __future__ import annotations
 
 import contextlib
+import secrets
 import select
 from collections import deque
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from harvest.core import wal as w
 from harvest.core.dead_letters import BadRowFilter, BadRowPolicy
 from harvest.core.extra_columns import with_extra
 from harvest.core.interfaces.sink import Sink
+from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.interfaces.wal_stream import WalStream
 from harvest.core.row import Row
 from harvest.core.wal_position import WalPosition, format_lsn
@@ -30,7 +32,7 @@ from harvest.databases.postgres.header_arrays import with_headers
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import CheckpointError, ConfigurationError, SinkUnavailable
 from harvest.runtime.checkpoints import alone
-from harvest.runtime.parts import make_dead_letters, make_sink, make_wal_source
+from harvest.runtime.parts import make_dead_letters, make_record, make_sink, make_wal_source
 
 __all__ = [
     "Left",
@@ -38,6 +40,7 @@ __all__ = [
     "begin_slot",
     "drop_slot",
     "goes_on",
+    "keep_source",
     "leave_slot",
     "refuse_dead_letters",
     "renew_slot",
@@ -85,7 +88,7 @@ def renew_slot(
                 return Renewal(before, source.count_rows(after) if publish_table else 0)
             source.create_publication()
             source.slot.drop()
-            return _renewed(
+            done = _renewed(
                 config,
                 source,
                 before,
@@ -93,8 +96,17 @@ def renew_slot(
                 after=after,
                 guard_table=publish_table,
             )
+            # Last: in a database that went back, a new slot may be behind the old position.
+            keep_source(config, source)
+            return done
         finally:
             source.close()
+
+
+def keep_source(config: ReaperConfig, store: SourceStore) -> None:
+    """Let Kafka know the database as it is now."""
+    with contextlib.closing(make_record(config)) as record:
+        record.save(store.visit(secrets.token_hex(8)), wait=True)
 
 
 def refuse_dead_letters(config: ReaperConfig, how: str = "") -> None:

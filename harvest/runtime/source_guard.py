@@ -16,10 +16,11 @@ from typing import Final, Protocol
 
 from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.source import Registration, Source, differences, registration_problem
+from harvest.core.wal_slot import gone_back
 from harvest.errors import DatabaseChanged, HarvestError
 from harvest.runtime.lease import Lease
 
-__all__ = ["LogPosition", "SourceGuard", "Sources"]
+__all__ = ["LogPosition", "SourceGuard", "Sources", "WalGuard", "WalSourceStore"]
 
 _LOOK_S: Final = 5.0
 _RENEW_S: Final = 3600.0
@@ -164,13 +165,15 @@ class SourceGuard:
         return registration
 
     def _compare(self, before: Source | None, now: Source) -> None:
-        if before is None:
-            return
+        problem = None if before is None else self._problem(before, now)
+        if problem is not None:
+            raise DatabaseChanged(problem)
+
+    def _problem(self, before: Source, now: Source) -> str | None:
         moved = now.timeline > before.timeline
         promoted_at = self._store.promoted_at() if moved else None
         problem = differences(before, now, promoted_at=promoted_at)
-        if problem is not None:
-            raise DatabaseChanged(f"{problem}; {_WAY_OUT}")
+        return None if problem is None else f"{problem}; {_WAY_OUT}"
 
     def _visit(self) -> None:
         self._busy = False
@@ -191,6 +194,28 @@ class SourceGuard:
             return
         row_id, row = self._unchecked or self.row or (0, "")
         self._sources.save(replace(source, row_id=row_id, row=row), wait=wait)
+
+
+class WalSourceStore(SourceStore, Protocol):
+    """The database of a slot."""
+
+    def end_of(self, timeline: int) -> int:
+        """How far it has the log of a timeline; 0 of one that is none of its own."""
+
+
+class WalGuard(SourceGuard):
+    """The guard of one leadership in wal mode, where a term begins with every stream."""
+
+    def __init__(self, store: WalSourceStore, sources: Sources, registration: Registration) -> None:
+        super().__init__(store, sources, registration, exact=False)
+        self._end_of = store.end_of
+
+    def streamed(self) -> None:
+        """Rows came. From any thread."""
+        self._busy = True
+
+    def _problem(self, before: Source, now: Source) -> str | None:
+        return gone_back(before, now, self._end_of)
 
 
 _WAY_OUT: Final = (

@@ -23,12 +23,13 @@ from harvest.core.interfaces.sink import PipelinedSink, Sink
 from harvest.core.interfaces.wal_stream import RowDeadLetterStore, WalSource, WalStream
 from harvest.core.pacing import Limits
 from harvest.core.wal_position import WalPosition, format_lsn
-from harvest.errors import CheckpointError, ConfigurationError, HarvestError
+from harvest.errors import CheckpointError, ConfigurationError, DatabaseChanged, HarvestError
 from harvest.runtime.action_threads import ActionThread, Handler, InlineActions
 from harvest.runtime.dead_letters import DeadLetterWriter
 from harvest.runtime.events import LeaderRefreshed
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.publisher import Publisher
+from harvest.runtime.source_guard import WalGuard
 
 __all__ = ["WalLeader", "WalTools"]
 
@@ -41,6 +42,13 @@ _PURGE_ANYWAY_S: Final = 60.0
 commit waits for a replica is to be seen only after it was published."""
 _MAINTAIN_S: Final = 60.0
 _KEEP_ALIVE_S: Final = 1.0
+_LOOK_S: Final = 1.0
+"""The guard is asked; it knows whether it is time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the leader has its own thread do."""
 
 
 class WalLeader:
@@ -68,6 +76,7 @@ class WalLeader:
         slot: dict[type, Handler] = {
             w.OpenStream: self._open_stream,
             w.AddRows: self.dead_letters.add_rows,
+            _Look: self._look,
         }
         inline: dict[type, Handler] = {
             w.Read: self._allow_read,
@@ -80,9 +89,12 @@ class WalLeader:
             "purge", self._purge, cancel=tools.purger.cancel
         )
         self._maintenance: ActionThread[None] = ActionThread("maintain", self._maintain)
+        self._slot: ActionThread[Any] = ActionThread.answering(
+            "slot", slot, self._report, cancel=tools.source.cancel
+        )
         self.threads: Sequence[ActionThread[Any]] = (
             InlineActions(inline),
-            ActionThread.answering("slot", slot, leadership.report, cancel=tools.source.cancel),
+            self._slot,
             self.publisher.thread,
             self._purging,
             self._maintenance,
@@ -102,7 +114,10 @@ class WalLeader:
         self._purged_s = float("-inf")
         self._purged_at = -1
         self._maintained_s = float("-inf")
+        self._looked_s = float("-inf")
         self._told: Failure | None = None
+        if tools.guard is not None:
+            tools.guard.lease = leadership.lease
         leadership.listen(self)
 
     # --- Leader ---
@@ -112,7 +127,10 @@ class WalLeader:
         leadership, stats = self._leadership, self._leadership.stats
         match event:
             case w.ReadDone(chunks):
-                stats.marked += sum([len(chunk.rows) for chunk in chunks])
+                rows = sum([len(chunk.rows) for chunk in chunks])
+                stats.marked += rows
+                if rows and self._tools.guard is not None:
+                    self._tools.guard.streamed()
             case w.Settled(sends, failure):
                 stats.deliveries += 1
                 stats.failed_deliveries += failure is not None
@@ -128,7 +146,8 @@ class WalLeader:
                 leadership.on_event(LeaderRefreshed(epoch, None, leadership.shard))
 
     def every_tick(self) -> None:
-        """See `Leader.every_tick`: save the checkpoint, purge and maintain now and then."""
+        """See `Leader.every_tick`: save the checkpoint, purge, maintain and look at the database
+        now and then."""
         self.publisher.check()
         now_s = time.monotonic()
         self._leadership.report(w.Refresh(anyway=now_s > self._committed_s + _RENEW_S))
@@ -143,6 +162,10 @@ class WalLeader:
         if self._tools.maintain is not None and is_due:
             self._maintained_s = now_s
             self._maintenance.put(None)
+        is_due = is_working and now_s > self._looked_s + _LOOK_S
+        if self._tools.guard is not None and is_due and self._slot.wait_idle(0):
+            self._looked_s = now_s
+            self._slot.put(_Look())
 
     def due_s(self) -> float | None:
         """See `Leader.due_s`: never."""
@@ -254,8 +277,8 @@ class WalLeader:
     # --- The slot ---
 
     def _open_stream(self, action: w.OpenStream) -> w.Event:
-        """Raises `CheckpointError` and `ConfigurationError`, which end the process: to go on would
-        lose rows."""
+        """Raises `CheckpointError` and `ConfigurationError`, which end the process, and
+        `DatabaseChanged`, which ends the leadership: to go on would lose rows."""
         leadership = self._leadership
         if not leadership.may_act():
             return w.LeaseLost()
@@ -263,12 +286,32 @@ class WalLeader:
             self._new_stream, position = self._tools.source.open(
                 leadership.lease.epoch, action.position
             )
+            if self._tools.guard is not None:
+                self._tools.guard.begin()
+                leadership.accept_source()
         except (CheckpointError, ConfigurationError):
             raise
         except HarvestError as error:
             leadership.failed("the slot could not be read: %s", error)
+            stream, self._new_stream = self._new_stream, None
+            if stream is not None:
+                stream.close()
             return w.StreamFailed()
         return w.StreamOpened(position)
+
+    def _look(self, _: _Look) -> None:
+        guard = self._tools.guard
+        try:
+            if guard is not None and self._leadership.may_act():
+                guard.look()
+        except DatabaseChanged:
+            raise
+        except HarvestError as error:
+            self._leadership.log.warning("the database could not be looked at: %s", error)
+
+    def _report(self, event: w.Event | None) -> None:
+        if event is not None:
+            self._leadership.report(event)
 
     def _purge(self, _: Sequence[None]) -> None:
         try:
@@ -314,6 +357,8 @@ class WalTools:
     maintain: Callable[[Callable[[], int]], None] | None = None
     """What is done about partitions once a minute, told how far the log is published; raises
     `HarvestError`."""
+    guard: WalGuard | None = None
+    """Of `source`."""
 
     def connect(self) -> None:
         """See `Tools.connect`."""
@@ -329,6 +374,6 @@ class WalTools:
     def close(self) -> None:
         """See `Tools.close`."""
         self.sink.close()
-        for part in (self.source, self.purger, self.pipeline, self.dead_letters):
+        for part in (self.source, self.purger, self.pipeline, self.dead_letters, self.guard):
             if part is not None:
                 part.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from psycopg import sql
 
@@ -36,6 +36,8 @@ _DURABLE: Final = "SET LOCAL synchronous_commit = on"
 class PostgresSources(PostgresTable, Registrations):
     """A connection to PostgreSQL as a source of rows. Implements `SourceStore`."""
 
+    _needs_table: ClassVar[bool] = True
+
     def promoted_at(self) -> int | None:
         """See `SourceStore.promoted_at`: what was replayed last, before it was promoted.
 
@@ -59,9 +61,10 @@ class PostgresSources(PostgresTable, Registrations):
         """See `Registrations.facts`."""
         found = self._execute(sql.SQL(_FACTS), (self._table.quoted(),)).fetchall()
         ((server, timeline, log, database, table),) = found
-        if table is None:
+        if table is None and self._needs_table:
             raise TableMissing(f"the table {self._table} does not exist: run `harvest init`")
-        return Source(_text(server), int(timeline), int(log), f"{_text(database)}.{_text(table)}")
+        name = "" if table is None else f"{_text(database)}.{_text(table)}"
+        return Source(_text(server), int(timeline), int(log), name)
 
     def _statement(self, template: str, parameters: Sequence[Any] = ()) -> list[Any]:
         table = sql.Identifier(*self.registration_table.parts)

@@ -269,12 +269,16 @@ class PostgresTable:
         findings += column_findings(types, marked=self._marked, extra=self._extra)
         findings += self._check_index() + self._check_privileges(self._table, privileges)
         findings += self._check_row_security()
+        return findings + self._check_beside()
+
+    def _check_beside(self) -> list[Finding]:
+        """What is missing of the privileges on the tables beside the outbox."""
+        findings: list[Finding] = []
         for suffix, needed in _BESIDE.items():
             beside = self._table.beside(suffix)
             if self._types_of(beside):
-                missing = self._check_privileges(beside, needed)
-                findings += [finding for finding in missing if finding.level == "error"]
-        return findings
+                findings += self._check_privileges(beside, needed)
+        return [finding for finding in findings if finding.level == "error"]
 
     def _check_index(self) -> list[Finding]:
         query = """

@@ -34,7 +34,8 @@ from harvest.databases.postgres.replication import (
     SlotInUse,
 )
 from harvest.databases.postgres.slot import PostgresSlot
-from harvest.databases.postgres.table import PostgresTable, readable
+from harvest.databases.postgres.sources import PostgresSources
+from harvest.databases.postgres.table import readable
 from harvest.databases.schema import TIMES
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
@@ -73,14 +74,16 @@ FROM (SELECT id, {created} FROM {table} ORDER BY id LIMIT %(most)s) AS first
 """
 
 
-class PostgresWalSource(PostgresTable):
-    """The slot of the outbox `table`. Implements `harvest.core.interfaces.wal_stream.WalSource`.
+class PostgresWalSource(PostgresSources):
+    """The slot of the outbox `table`. Implements `harvest.core.interfaces.wal_stream.WalSource`
+    and `harvest.runtime.source_guard.WalSourceStore`.
 
     One connection, and one walsender for each stream. Raises `ConfigurationError` as
     `PostgresTable` does, and for a `standby` that cannot be read.
     """
 
     _marked = False
+    _needs_table = False
 
     def __init__(
         self, conninfo: str, table: str | TableName, options: WalOptions | None = None
@@ -146,6 +149,11 @@ class PostgresWalSource(PostgresTable):
             self._begin(0, position, connection.server(position.timeline))
         finally:
             connection.close()
+
+    def end_of(self, timeline: int) -> int:
+        """See `WalSourceStore.end_of`."""
+        with closing(ReplicationConnection(self._stream_conninfo)) as connection:
+            return connection.server(timeline).end_of(timeline)
 
     def _begin(self, epoch: int, position: WalPosition | None, server: ServerState) -> WalPosition:
         name, state = self.slot.name, self.slot.state()
@@ -560,7 +568,7 @@ class PostgresWalSource(PostgresTable):
         findings += self._publication_findings() + self._partition_findings()
         if self.options.source == "table" and self.options.purge == "delete":
             findings += self._check_privileges(self._table, ("SELECT", "DELETE"))
-        return findings + self.slot.findings()
+        return findings + self._check_beside() + self.slot.findings()
 
     def check_around(self) -> list[Finding]:
         """What `check` says beside the slot: nothing more."""

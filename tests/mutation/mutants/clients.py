@@ -766,8 +766,8 @@ _ASSIGNMENT = [
 ]
 
 
-def _source(name: str, old: str, new: str) -> Mutant:
-    return _harvest("core.source", f"database: {name}", "differences", old, new)
+def _source(name: str, old: str, new: str, function: str = "differences") -> Mutant:
+    return _harvest("core.source", f"database: {name}", function, old, new)
 
 
 def _guard(name: str, function: str, old: str, new: str) -> Mutant:
@@ -793,8 +793,8 @@ _SOURCE = [
     ),
     _guard("a row that was compared is done with", "rows_fit", "self._unchecked = None", "pass"),
     _source("the server", "before.server != now.server", "False"),
-    _source("a lower visit", "now.visit < before.visit or", "False or"),
-    _source("another text for a visit", "now.token != before.token", "False"),
+    _source("a lower visit", "now.visit < before.visit or", "False or", "visit_problem"),
+    _source("another text for a visit", "now.token != before.token", "False", "visit_problem"),
     _source("a timeline that went back", "now.timeline < before.timeline", "False"),
     _source("a replica that was promoted", "if now.timeline > before.timeline:", "if False:"),
     _source("where it was promoted is not known", "promoted_at is None or", "False and"),

@@ -2480,6 +2480,48 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("WalLeader._close_stream", "self._events.clear()", "pass"),
     ),
     noticed(
+        "an old copy whose log has grown is told by its visit",
+        "harvest.core.wal_slot",
+        "unit/harvest/core/test_wal.py::test_an_old_copy_is_told_by_its_visit_however_far_its_log_has_grown",
+        ("gone_back", "if problem is None:", "if now.log >= before.log:"),
+    ),
+    noticed(
+        "a replica that lacks a visit, and no row, is welcome",
+        "harvest.core.wal_slot",
+        "unit/harvest/core/test_wal.py::test_an_old_copy_is_told_by_its_visit_however_far_its_log_has_grown",
+        ("gone_back", "end_of(before.timeline) < before.log", "False"),
+    ),
+    noticed(
+        "nothing is streamed before the database is looked at",
+        f"{RUN}.wal_leader",
+        "unit/harvest/runtime/test_wal_leader.py::test_nothing_is_streamed_from_a_database_that_is_not_known_to_be_the_one_it_was",
+        ("WalLeader._open_stream", "self._tools.guard.begin()", "pass"),
+    ),
+    noticed(
+        "visits are raised while rows are streamed",
+        f"{RUN}.wal_leader",
+        "unit/harvest/runtime/test_wal_leader.py::test_the_database_is_looked_at_while_rows_are_streamed",
+        ("WalLeader.observe", "self._tools.guard.streamed()", "pass"),
+    ),
+    noticed(
+        "the database is looked at now and then in wal mode",
+        f"{RUN}.wal_leader",
+        "unit/harvest/runtime/test_wal_leader.py::test_the_database_is_looked_at_while_rows_are_streamed",
+        ("WalLeader.every_tick", "self._slot.put(_Look())", "pass"),
+    ),
+    noticed(
+        "a slot that is renewed is one of the database as it is now",
+        f"{RUN}.slot_changes",
+        "unit/harvest/runtime/test_slot_changes.py::test_a_slot_that_begins_now_leaves_the_table_and_moves_the_checkpoint",
+        ("renew_slot", "keep_source(config, source)", "pass"),
+    ),
+    noticed(
+        "wal mode is not left with an old copy of the database",
+        f"{RUN}.registration",
+        "unit/harvest/runtime/test_switch.py::test_a_slot_is_dropped_once_the_next_mode_is_registered",
+        ("switch", "_check_visit(old)", "pass"),
+    ),
+    noticed(
         "rows are deleted though nothing was published since",
         f"{RUN}.wal_leader",
         "unit/harvest/runtime/test_wal_leader.py::test_rows_are_deleted_though_nothing_was_published_since",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -174,6 +176,44 @@ def test_a_slot_that_pinned_more_log_than_allowed_is_refused_until_it_is_renewed
             connection.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
             connection.execute("SELECT pg_reload_conf()")
     outbox.follow_the_way_out()
+
+
+def test_an_old_copy_whose_log_has_grown_is_refused_until_the_slot_is_renewed(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], folder: Path
+) -> None:
+    """A volume goes back to a snapshot: same system, same timeline, and the slot as it was."""
+    topic = kafka_topic(partitions=1)
+    with EmbeddedPostgres() as server:
+        outbox = Outbox(kafka.bootstrap_servers, server.create_database(), topic)
+        outbox.init()
+        outbox.insert()
+        outbox.harvest()
+        with psycopg.connect(server.dsn) as connection:
+            ((data,),) = connection.execute("SHOW data_directory").fetchall()
+        server.stop()
+        subprocess.run(["cp", "-a", data, str(folder / "snapshot")], check=True)
+        server.start()
+        grow_log(server)
+        outbox.insert()
+        outbox.harvest()
+        server.stop()
+        shutil.rmtree(data)
+        subprocess.run(["cp", "-a", str(folder / "snapshot"), data], check=True)
+        server.start()
+        outbox.insert()  # below the position, of which nothing is to be seen any more
+        grow_log(server)
+        grow_log(server)
+        with Harvest(outbox.config()) as harvest:
+            refused = lambda: "gone back" in " ".join(harvest.health().problems)  # noqa: E731
+            wait_until(refused, "a refusal", timeout_s=_LATE_S)
+        assert outbox.published() == outbox.inserted[:-1]
+        outbox.follow_the_way_out()
+    forget(kafka, topic)
+
+
+def grow_log(server: EmbeddedPostgres) -> None:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))")
 
 
 def fail_over(outbox: Outbox, postgres: EmbeddedPostgres, replica: Replica) -> None:

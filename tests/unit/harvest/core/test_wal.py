@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,15 @@ from harvest.core.dead_letters import BadRowPolicy, Key
 from harvest.core.failure import Failure
 from harvest.core.pacing import Limits
 from harvest.core.row import Row
+from harvest.core.source import Source
 from harvest.core.wal_position import WalPosition, format_lsn, parse_lsn
-from harvest.core.wal_slot import ServerState, SlotState, TimelineSwitch, starting_position
+from harvest.core.wal_slot import (
+    ServerState,
+    SlotState,
+    TimelineSwitch,
+    gone_back,
+    starting_position,
+)
 from harvest.errors import CheckpointError
 from harvest.testing.memory_broker import Fault
 from tests.support.wal_simulation import Leader, World
@@ -444,3 +452,34 @@ def test_after_a_promotion_the_position_goes_back_to_where_the_timelines_parted(
     server = ServerState("s", 2, 420, [TimelineSwitch(1, 400)])
     begin = starting_position(2, found, "slot", SlotState("slot", confirmed_lsn=350), server, "")
     assert (begin.timeline, begin.lsn, begin.row_lsn) == (2, 400, 300)
+
+
+LAST = Source("s", 1, 500, visit=5, token="e")
+
+
+@pytest.mark.parametrize(
+    ("now", "kept", "is_old"),
+    [
+        (replace(LAST, log=400), 400, False),
+        (replace(LAST, log=900, visit=6, token="f"), 900, False),
+        (replace(LAST, log=900, visit=4, token="d"), 900, True),
+        (replace(LAST, log=900, token="x"), 900, True),
+        # A replica may lack the last visit, and no row: of rows, the position tells.
+        (replace(LAST, timeline=2, log=900, visit=4, token="d"), 499, False),
+        (replace(LAST, timeline=2, log=900, visit=4, token="d"), 500, True),
+        (Source("another", 1, 900), 900, False),
+    ],
+)
+def test_an_old_copy_is_told_by_its_visit_however_far_its_log_has_grown(
+    now: Source, kept: int, is_old: bool
+) -> None:
+    asked: list[int] = []
+
+    def end_of(timeline: int) -> int:
+        asked.append(timeline)
+        return kept
+
+    problem = gone_back(LAST, now, end_of)
+    assert (problem is not None) is is_old
+    assert "harvest slot renew" in (problem or "harvest slot renew")
+    assert set(asked) <= {LAST.timeline}

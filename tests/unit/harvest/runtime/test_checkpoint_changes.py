@@ -208,7 +208,7 @@ def test_a_position_above_all_ids_is_not_accepted(world: World, above: int) -> N
 
 
 def test_in_wal_mode_there_is_nothing_to_accept(world: World) -> None:
-    with pytest.raises(ConfigurationError, match="mode: wal compares"):
+    with pytest.raises(ConfigurationError, match="`harvest slot renew` takes"):
         changes.accept_database(CONFIG.model_copy(update={"mode": "wal"}))
     assert world.seen == []
 

@@ -12,6 +12,7 @@ import pytest
 from harvest.config.load import parse
 from harvest.core.failure import Failure
 from harvest.core.row import Row
+from harvest.core.source import Source as Known
 from harvest.core.wal import Chunk, ReadDone
 from harvest.core.wal_position import WalPosition, format_lsn
 from harvest.errors import CheckpointError, ConfigurationError, SinkUnavailable
@@ -159,14 +160,25 @@ def test_a_slot_that_begins_now_leaves_the_table_and_moves_the_checkpoint(
 
         def create_publication(self) -> None: ...
 
+        def visit(self, token: str) -> Known:
+            return Known(token=token)
+
     sink = Sink(found)
+    saved: list[tuple[Known, int]] = []
+    record = SimpleNamespace(
+        save=lambda source, wait: saved.append((source, wait and sink.lsn())), close=lambda: None
+    )
     monkeypatch.setattr(module, "alone", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(module, "make_sink", lambda _: sink)
     monkeypatch.setattr(module, "make_wal_source", lambda _: Made())
+    monkeypatch.setattr(module, "make_record", lambda _: record)
     assert module.renew_slot(CONFIG, publish_table=False) == module.Renewal(
         None, 0, format_lsn(END.lsn)
     )
     assert (sink.rows, sink.lsn()) == ([], END.lsn)
+    ((source, at),) = saved
+    assert source.token, "the database is taken for the one that it was"
+    assert at == END.lsn, "when the position is in the new slot, and no sooner"
 
 
 def test_rows_are_not_published_past_those_that_are_set_aside(

@@ -16,8 +16,14 @@ from harvest.config.model import ReaperConfig
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
 from harvest.core.shards import shard_of
-from harvest.core.source import Registration
-from harvest.errors import ConfigurationError, SinkUnavailable, StoreUnavailable
+from harvest.core.source import Registration, Source
+from harvest.core.wal_position import WalPosition
+from harvest.errors import (
+    ConfigurationError,
+    DatabaseChanged,
+    SinkUnavailable,
+    StoreUnavailable,
+)
 from harvest.outbox.record import OutboxRecord
 from harvest.runtime import registration as module
 from harvest.runtime.registration import Switch, check_registration, switch
@@ -95,7 +101,13 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
         yield
         made.calls.append(f"release {config.group}")
 
-    for name in ("check_source", "_refuse_half_sent", "refuse_dead_letters", "drop_slot"):
+    for name in (
+        "check_source",
+        "_check_visit",
+        "_refuse_half_sent",
+        "refuse_dead_letters",
+        "drop_slot",
+    ):
         said = name.strip("_").replace("_", " ")
         monkeypatch.setattr(module, name, lambda *_, said=said: made.calls.append(said))
     monkeypatch.setattr(module, "keep_source", lambda *_: made.calls.append("keep source"))
@@ -165,6 +177,7 @@ def test_a_slot_is_dropped_once_the_next_mode_is_registered(store: Store) -> Non
     last = store.calls.index("carry over")
     assert store.calls[last:][:4] == ["carry over", "register_anew", "keep source", "drop slot"]
     assert "check source" not in store.calls
+    assert store.calls.index("check visit") < last, "what an old copy lost would be deleted"
     store.calls.clear()
     switch(CONFIG, dry_run=True)
     assert "drop slot" not in store.calls
@@ -324,3 +337,29 @@ def test_rows_that_some_destinations_have_keep_a_relay_what_it_is(
     with pytest.raises(ConfigurationError, match="1 rows are at some of their destinations"):
         module._refuse_half_sent(CONFIG)
     assert closed == ["closed"] * 2
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("position", [None, WalPosition(1, "s", 1, 200)])
+def test_in_wal_mode_position_and_visit_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, position: WalPosition | None, is_old: bool
+) -> None:
+    """The position alone does not tell an old copy whose log has grown past it."""
+    config = CONFIG.model_copy(update={"mode": "wal"})
+    known, now = Source("s", 1, 500, visit=5), Source("s", 1, 900, visit=4 if is_old else 6)
+    began: list[WalPosition] = []
+    registered = SimpleNamespace(registration=lambda: config.registration("c"), close=lambda: None)
+    slot = SimpleNamespace(
+        begin=began.append, source=lambda: now, end_of=lambda _: 900, close=lambda: None
+    )
+    record = SimpleNamespace(load=lambda: known, close=lambda: None)
+    monkeypatch.setattr(module, "_cluster_id", lambda _: "c")
+    monkeypatch.setattr(module, "Checkpoints", lambda _: SimpleNamespace(wal=lambda: position))
+    monkeypatch.setattr(module, "make_any_store", lambda _: registered)
+    monkeypatch.setattr(module, "make_wal_source", lambda _: slot)
+    monkeypatch.setattr(module, "make_record", lambda _: record)
+    refusal = pytest.raises(DatabaseChanged, match="gone back in time")
+    with refusal if is_old else contextlib.nullcontext():
+        module.check_source(config)
+    assert began == ([] if position is None else [position])
+    assert [f.level for f in module.check_database(config)] == ["ok", "error"][: 1 + is_old]

@@ -11,8 +11,9 @@ import pytest
 
 from harvest.core import wal as w
 from harvest.core.failure import Failure
+from harvest.core.row import Row
 from harvest.core.wal_position import WalPosition
-from harvest.errors import HarvestError, StoreUnavailable
+from harvest.errors import DatabaseChanged, HarvestError, StoreUnavailable
 from harvest.runtime import wal_leader
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.wal_leader import WalLeader, WalTools
@@ -158,3 +159,84 @@ def test_of_a_stream_that_was_given_up_meanwhile_nothing_more_is_heard(*, closes
         inline.put(w.CloseStream())
     assert leader.wait(0.0) == (None if closes else w.StreamFailed())
     assert leader.wait(0.0) is None
+
+
+class Guard:
+    """Of a database that is the one it was, or is not, or does not answer."""
+
+    lease: Any = None
+
+    def __init__(self, *found: HarvestError | None) -> None:
+        self.found = list(found)
+        self.asked: list[str] = []
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        error = self.found.pop(0)
+        if error is not None:
+            raise error
+
+    def begin(self) -> None:
+        self._ask("begin")
+
+    def look(self) -> None:
+        self._ask("look")
+
+    def streamed(self) -> None:
+        self.asked.append("rows")
+
+
+CHANGED, SILENT = DatabaseChanged("it has gone back in time"), StoreUnavailable("it is down")
+
+
+@pytest.mark.parametrize("found", [None, CHANGED, SILENT])
+def test_nothing_is_streamed_from_a_database_that_is_not_known_to_be_the_one_it_was(
+    found: HarvestError | None,
+) -> None:
+    closed: list[bool] = []
+    stream = SimpleNamespace(close=lambda: closed.append(True))
+    source: Any = SimpleNamespace(open=lambda *_: (stream, FIRST), cancel=lambda: None)
+    sink: Any = Sink(None)
+    guard: Any = Guard(found)
+    lease = Lease(True)
+    leadership = Reporting(lease)
+    leader = WalLeader(leadership, WalTools(source, source, sink, guard=guard))
+    (thread,) = [thread for thread in leader.threads if thread.name == "slot"]
+    thread.start(leadership.report)
+    thread.put(w.OpenStream(FIRST))
+    event = leadership.reported.get(timeout=WAIT_S)
+    expected: dict[object, object] = {None: w.StreamOpened(FIRST), SILENT: w.StreamFailed()}
+    assert event == expected.get(found, found)
+    assert (guard.asked, guard.lease) == (["begin"], lease)
+    assert leadership.source_accepted is (found is None)
+    assert closed == ([True] if found is SILENT else [])
+    assert thread.close(WAIT_S)
+    leader.close()
+    assert closed == [True], "no stream is left open"
+
+
+def test_the_database_is_looked_at_while_rows_are_streamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time, visits rise: without them, a copy from before is not told from what was lost."""
+    monkeypatch.setattr(wal_leader, "_LOOK_S", -1.0)
+    store: Any = Store()
+    sink: Any = Sink(None)
+    purger: Any = Purger(0)
+    guard: Any = Guard(None, SILENT, CHANGED)
+    leadership = Reporting(Lease(*[True] * 9))
+    leader = WalLeader(leadership, WalTools(store, purger, sink, guard=guard))
+    (thread,) = [thread for thread in leader.threads if thread.name == "slot"]
+    thread.start(leadership.report)
+    leader.every_tick()
+    assert guard.asked == [], "it does not work yet"
+    leader.scheduler.state = w.State.RUNNING
+    leader.observe(w.ReadDone([w.Chunk(200, 0, [Row(1, "t", None, b"")], 210)], 210))
+    leader.observe(w.ReadDone([], 300))
+    for _ in range(2):
+        leader.every_tick()
+        assert thread.wait_idle(WAIT_S)
+    assert guard.asked == ["rows", "look", "look"]
+    leader.every_tick()
+    said = [leadership.reported.get(timeout=WAIT_S) for _ in range(5)]
+    assert [event for event in said if not isinstance(event, w.Refresh)] == [CHANGED]
