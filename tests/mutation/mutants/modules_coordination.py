@@ -2959,10 +2959,16 @@ COORDINATION: tuple[Noticed, ...] = (
         ("make_headers_readable", "[(UNREADABLE, _WHY)]", "None"),
     ),
     noticed(
+        "the message whose headers are no text is found among others",
+        "marshal_py.client.headers",
+        "unit/marshal_py/client/test_headers.py::test_headers_with_a_name_that_is_no_text_are_told_as_one_that_says_so",
+        ("make_headers_readable", "length_hint(left) - 1]", "length_hint(left)]"),
+    ),
+    noticed(
         "headers that are no text are asked for past the interpreter's short cut",
         "marshal_py.client.headers",
         "unit/marshal_py/client/test_headers.py::test_headers_with_a_name_that_is_no_text_are_told_as_one_that_says_so",
-        ("make_headers_readable", "_ask(message)", "message.headers()"),
+        ("make_headers_readable", "deque(map(ask, left), maxlen=0)", "[m.headers() for m in left]"),
     ),
     noticed(
         "whoever gets a message may ask for its headers",
