@@ -290,7 +290,10 @@ class Consumer(OfOneProcess, Generic[V]):
     # Life
 
     def start(self) -> Self:
-        """Connect and begin to claim. Returns the consumer itself; once is enough."""
+        """Connect and begin to claim. Returns the consumer itself; once is enough.
+
+        Raises `Closed` after `close`, also if a signal handler calls that meanwhile.
+        """
         self._core.start()
         return self
 
@@ -301,7 +304,8 @@ class Consumer(OfOneProcess, Generic[V]):
         acknowledge; what is not done by then will be delivered again, here or elsewhere. A message
         that this thread has in hand is not waited for. For any thread, and safe to call twice;
         within `on_assigned` and `on_revoked` it goes on in the background. `run` returns; a handler
-        that closes its consumer does not wait for that: it stops it, as `stop` does.
+        that closes its consumer does not wait for that: it stops it, as `stop` does. Where a
+        signal handler closes what is being started, `start` gives up and raises `Closed`.
         """
         self._core.close(timeout_s, mine=self._core.iteration.thread == threading.get_ident())
 

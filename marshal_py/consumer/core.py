@@ -168,7 +168,11 @@ class ConsumerCore:
             self.mirror = OffsetMirror(
                 marshal.settings.kafka, options.mirror_group, self.claims, self.shared.standing_of
             )
-        self._life = threading.Lock()
+        self._life = threading.RLock()  # a signal handler may call `close` within `start`
+        self._is_connecting = False
+        """Within `start`, the client is being started, and is this consumer's own."""
+        self._is_unwanted = False
+        """It was closed before `start` had come to its end."""
 
     def _sharing(self, agreement: Agreement, options: ConsumerOptions) -> tuple[Claims, Shared]:
         """Return what claims, and what its members share as `Consumer` sees it."""
@@ -283,9 +287,9 @@ class ConsumerCore:
         if isinstance(self.marshal.failure, Forked):
             raise self.marshal.failure
         with self._life:
+            if self.closing.is_set():
+                raise Closed("the consumer has been closed; make a new one")
             if self.started:
-                if self.closing.is_set():
-                    raise Closed("the consumer has been closed; make a new one")
                 return
             self.callbacks.check()
             self.fetcher.open()
@@ -306,12 +310,16 @@ class ConsumerCore:
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     hush(error)
+                self._is_connecting = False
                 self.fetcher.close()
                 self._detach()
                 if self.owns_marshal:
                     self.marshal.close(timeout_s=1)
                 raise
             self.started = True
+            if self._is_unwanted:
+                self._close(1.0, mine=False)
+                raise Closed("the consumer was closed while it started; make a new one")
 
     def _attach(self) -> None:
         """Be the consumer of the client; `ConfigurationError` where another one runs with it."""
@@ -353,10 +361,11 @@ class ConsumerCore:
 
         discovery = threading.Thread(target=discover, name="marshal-discovery", daemon=True)
         discovery.start()
+        self._is_connecting = True
         try:
             driver.connect()
         except MarshalError as error:
-            if isinstance(error, AuthenticationFailed | BrokerUnavailable):
+            if isinstance(error, AuthenticationFailed | BrokerUnavailable | Closed):
                 given_up.set()  # they ask the same brokers; this one says why there is no answer
             discovery.join()
             if given_up.is_set():
@@ -373,7 +382,7 @@ class ConsumerCore:
         if failures:
             raise failures[0]
         driver.start()
-        self.owns_marshal = True
+        self.owns_marshal, self._is_connecting = True, False
 
     def close(self, timeout_s: float, *, mine: bool) -> None:
         """See `Consumer.close`.
@@ -398,8 +407,13 @@ class ConsumerCore:
             self.closing.set()
             self.fetcher.interrupt()
             if not self.started:
-                self.started = True
+                self.started = self._is_unwanted = True
+                if self._is_connecting:
+                    self.marshal.close()  # it gives up, and `start` raises `Closed`
                 return
+        self._close(timeout_s, mine=mine)
+
+    def _close(self, timeout_s: float, *, mine: bool) -> None:
         deadline = time.monotonic() + timeout_s
         if self.mirror is not None:
             self.mirror.keep()

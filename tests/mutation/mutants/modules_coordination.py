@@ -1208,6 +1208,24 @@ COORDINATION: tuple[Noticed, ...] = (
         ("ProcessWorkers.stop", "finally:", "except ValueError:"),
     ),
     noticed(
+        "a signal handler may close a consumer within its start",
+        f"{CONSUMER}.core",
+        f"{OF_CONSUMER}/test_closing.py::test_a_signal_handler_may_close_what_is_being_started",
+        ("ConsumerCore.__init__", "threading.RLock()  # a signal", "threading.Lock()  # a signal"),
+    ),
+    noticed(
+        "a consumer that was closed within its start is closed at its end",
+        f"{CONSUMER}.core",
+        f"{OF_CONSUMER}/test_closing.py::test_a_signal_handler_may_close_what_is_being_started",
+        ("ConsumerCore.start", "if self._is_unwanted:", "if False:"),
+    ),
+    noticed(
+        "a consumer that is closed while it connects gives up",
+        f"{CONSUMER}.core",
+        f"{OF_CONSUMER}/test_closing.py::test_a_signal_handler_may_close_what_is_being_started",
+        ("ConsumerCore.close", "if self._is_connecting:", "if False:"),
+    ),
+    noticed(
         "what comes when no process is started any more has not failed",
         f"{CONSUMER}.handlers.workers",
         f"{OF_CONSUMER}/handlers/test_workers.py::test_what_comes_when_no_process_is_started_any_more_has_not_failed",
@@ -2886,7 +2904,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "who interrupts close holds nothing for ever",
         f"{CONSUMER}.core",
         f"{OF_CONSUMER}/test_closing.py::test_who_interrupts_close_holds_nothing_for_ever",
-        ("ConsumerCore.close", "finally:", "else:"),
+        ("ConsumerCore._close", "finally:", "else:"),
     ),
     noticed(
         "the assignment of a close that was interrupted ends by itself",

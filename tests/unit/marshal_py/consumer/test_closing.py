@@ -1,12 +1,15 @@
-"""What `close` leaves behind when it is interrupted."""
+"""What `close` leaves behind when it is interrupted, or interrupts `start`."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
-from marshal_py.client.marshal import driver_of
+from marshal_py.client.marshal import Marshal, driver_of
+from marshal_py.consumer.consumer import Consumer, core_of
+from marshal_py.errors import Closed
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 
@@ -30,3 +33,47 @@ def test_who_interrupts_close_holds_nothing_for_ever(
     until(lambda: not consumer._core.assignment.is_alive, 20)
     with mock_kafka.consumer("orders", client_id="next") as other:
         assert other.poll(20) is not None
+
+
+@pytest.mark.parametrize(("when", "own"), [("connects", True), ("claims", True), ("claims", False)])
+def test_a_signal_handler_may_close_what_is_being_started(
+    mock_kafka: TestBroker, monkeypatch: pytest.MonkeyPatch, when: str, own: bool
+) -> None:
+    mock_kafka.send("orders", "a", partition=0)
+    client = Marshal(mock_kafka.config, group_id="test", close_on_sigterm=False)
+    if not own:
+        client.start()
+    consumer = Consumer(client, topics="orders")
+    core, driver = core_of(consumer), driver_of(client)
+    raised: list[BaseException] = []
+
+    def and_then_close(do: Any) -> Any:
+        def done(*given: Any) -> None:
+            do(*given)
+            consumer.close()
+
+        return done
+
+    def start() -> None:
+        try:
+            consumer.start()
+        except BaseException as error:
+            raised.append(error)
+
+    if when == "connects":
+        monkeypatch.setattr(driver, "_replay", and_then_close(driver._replay))
+        monkeypatch.setattr(core.assignment, "start", None)  # it does not come so far
+    else:
+        monkeypatch.setattr(core.assignment, "start", and_then_close(core.assignment.start))
+    starter = threading.Thread(target=start, daemon=True)
+    starter.start()
+    starter.join(20)
+    assert [type(error) for error in raised] == [Closed]
+    assert driver.running is not own
+    assert driver.consumer is None
+    until(lambda: not core.assignment.is_alive, 20)
+    with pytest.raises(Closed):
+        consumer.start()
+    with mock_kafka.consumer("orders", client_id="next") as other:
+        assert other.poll(20) is not None
+    client.close()
