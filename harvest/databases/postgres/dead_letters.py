@@ -9,7 +9,7 @@ being moved back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final, LiteralString
@@ -44,6 +44,8 @@ _COLUMNS: Final = (
     "kafka_header_keys",
     "kafka_header_values",
 )
+_LOST: Final = "; the database has lost its "
+"""What the error of a damaged row says: NULL stands for what it had."""
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {dead_letters} AS
   SELECT id, {columns}, NULL::text AS error, false AS waits, now() AS dead_lettered_at
@@ -134,6 +136,8 @@ class PostgresDeadLetters(PostgresTable):
         self._there = False
         self._parts: dict[str, sql.Composable] = {}
         self._cast = ""
+        self._both: Mapping[str, str] = {}
+        """The columns that both tables have, without ours, and their types."""
 
     def create(self) -> None:
         """See `DeadLetterTable.create`."""
@@ -167,9 +171,34 @@ class PostgresDeadLetters(PostgresTable):
     def add(
         self, rows: Sequence[BadRow], term: Term | None, still_held: StillHeld = always
     ) -> frozenset[int]:
-        """See `DeadLetterStore.add`."""
+        """See `DeadLetterStore.add`. Of a damaged row, what is lost is NULL."""
         self.create()
+        try:
+            return self._add(rows, term, still_held)
+        except UnreadableRows:
+            if len(rows) > 1:
+                ordered = sorted(rows, key=lambda row: row.waits)
+                halves = ordered[: len(rows) // 2], ordered[len(rows) // 2 :]
+                return frozenset().union(*[self.add(half, term, still_held) for half in halves])
+            lost = self._lost_columns(rows[0].id)
+            error = f"{rows[0].error}{_LOST}{', '.join(lost)}"
+            return self._add([rows[0]._replace(error=error)], term, still_held, lost)
+
+    def _add(
+        self,
+        rows: Sequence[BadRow],
+        term: Term | None,
+        still_held: StillHeld,
+        lost: Collection[str] = (),
+    ) -> frozenset[int]:
         statement = _COPY if term is None else _MOVE
+        self._format("")  # which looks at the types
+        t_columns = sql.SQL(", ").join(
+            [
+                sql.SQL("NULL::") + _type(its) if name in lost else sql.Identifier("t", name)
+                for name, its in self._both.items()
+            ]
+        )
         done: set[int] = set()
         with self._transaction():
             for waits in (False, True):  # first what the others may wait for
@@ -190,10 +219,22 @@ class PostgresDeadLetters(PostgresTable):
                     "EXISTS (SELECT FROM {dead_letters} s WHERE {same} AND s.id < t.id)"
                 ).format(dead_letters=self._dead_letters, same=self._same_key("s", "t"))
                 condition = behind if waits else sql.SQL("true")
-                found = self._execute(self._format(statement, condition=condition), given)
-                done.update(row[0] for row in found.fetchall())
+                move = self._format(statement, condition=condition, t_columns=t_columns)
+                done.update(row[0] for row in self._execute(move, given).fetchall())
             require(still_held)
         return frozenset(done)
+
+    def _lost_columns(self, row_id: int) -> list[str]:
+        """Those whose values the database cannot copy, for it does not have them any more."""
+        lost = []
+        for name in self._both:
+            read = sql.SQL("octet_length({}::text || '')").format(sql.Identifier(name))
+            query = sql.SQL("SELECT {} FROM {} WHERE id = %s").format(read, self._identifier)
+            try:
+                self._execute(query, (row_id,))
+            except UnreadableRows:
+                lost.append(name)
+        return lost
 
     def waiting_keys(self) -> Mapping[Key, int]:
         """See `DeadLetterStore.waiting_keys`."""
@@ -294,10 +335,12 @@ class PostgresDeadLetters(PostgresTable):
         if not self._exists():
             return 0
         wanted, given = self._condition(selection)
+        given["lost"] = f"%{_LOST}%"
         first, _ = self._condition(selection, "f")
         condition = sql.SQL(
             "({wanted} OR EXISTS "
-            "(SELECT FROM {dead_letters} f WHERE {same} AND f.id < s.id AND {first}))"
+            "(SELECT FROM {dead_letters} f WHERE {same} AND f.id < s.id AND {first})) "
+            "AND coalesce(s.error, '') NOT LIKE %(lost)s"  # NULL would be published
         ).format(
             wanted=wanted,
             dead_letters=self._dead_letters,
@@ -389,15 +432,14 @@ class PostgresDeadLetters(PostgresTable):
     def _format(self, template: Any, **more: sql.Composable) -> sql.Composed:
         if not self._parts:
             types = self._column_types()
-            there = self._columns_of(self.name)
-            both = [name for name in self._columns_of(self._table) if name in there] or _COLUMNS
+            there, ours = self._columns_of(self.name), self._columns_of(self._table)
+            self._both = {name: its for name, its in ours.items() if name in there}
             self._cast = "::text" if types["kafka_key"][0] == "json" else ""  # JSON has no "="
             self._parts = {
                 "dead_letters": self._dead_letters,
                 "attempts": sql.Identifier(*attempts_name(self._table).parts),
                 "table": self._identifier,
-                "columns": _listed(both),
-                "t_columns": _listed(both, "t"),
+                "columns": _listed(self._both or _COLUMNS),
                 "topic": topic_of(types),
                 "key": readable(types, "kafka_key") + sql.SQL(self._cast),
                 "value": sql.SQL(

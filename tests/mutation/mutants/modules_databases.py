@@ -540,13 +540,13 @@ DATABASES: tuple[Noticed, ...] = (
         "PostgreSQL: who has lost the lease meanwhile sets nothing aside",
         f"{PG}.dead_letters",
         "contract/test_dead_letters.py::test_who_loses_the_lease_while_rows_are_copied_sets_none_aside[postgres]",
-        ("PostgresDeadLetters.add", "            require(still_held)\n", ""),
+        ("PostgresDeadLetters._add", "            require(still_held)\n", ""),
     ),
     noticed(
         "PostgreSQL: whether the lease is held is asked last",
         f"{PG}.dead_letters",
         "contract/test_dead_letters.py::test_who_loses_the_lease_while_rows_are_copied_sets_none_aside[postgres]",
-        ("PostgresDeadLetters.add", "            require(still_held)\n", ""),
+        ("PostgresDeadLetters._add", "            require(still_held)\n", ""),
         (
             "PostgresDeadLetters.add",
             "        self.create()\n",
@@ -576,6 +576,24 @@ DATABASES: tuple[Noticed, ...] = (
         "harvest.runtime.dead_letters",
         "unit/harvest/runtime/test_dead_letters.py::test_who_loses_the_lease_on_the_way_adds_none_either",
         ("DeadLetterWriter.add_rows", "(action.rows, still_held)", "(action.rows)"),
+    ),
+    noticed(
+        "a damaged row is set aside without what is lost",
+        f"{PG}.dead_letters",
+        "integration/harvest/databases/test_unreadable_rows.py::test_a_damaged_row_is_set_aside_with_what_is_left_of_it[PostgresMarkStore]",
+        ("PostgresDeadLetters.add", "self._lost_columns(rows[0].id)", "['create_time']"),
+    ),
+    noticed(
+        "a damaged row loses nothing of others that are set aside with it",
+        f"{PG}.dead_letters",
+        "integration/harvest/databases/test_unreadable_rows.py::test_a_damaged_row_is_set_aside_with_what_is_left_of_it[PostgresRangeStore]",
+        ("PostgresDeadLetters.add", "if len(rows) > 1:", "if False:"),
+    ),
+    noticed(
+        "a damaged row is not put back",
+        f"{PG}.dead_letters",
+        "integration/harvest/databases/test_unreadable_rows.py::test_a_damaged_row_is_set_aside_with_what_is_left_of_it[PostgresRangeStore]",
+        ("PostgresDeadLetters.retry", 'f"%{_LOST}%"', "'no such error'"),
     ),
     noticed(
         "in another session dead letters are looked for again",
@@ -1313,7 +1331,7 @@ DATABASES: tuple[Noticed, ...] = (
         "a bad row under the id of a dead letter is not lost in PostgreSQL",
         f"{PG}.dead_letters",
         "contract/test_dead_letters.py::test_a_row_that_came_under_the_id_of_one_that_is_aside_is_lost_to_nobody[postgres]",
-        ("PostgresDeadLetters.add", "raise id_is_taken(id, self.name)", "pass"),
+        ("PostgresDeadLetters._add", "raise id_is_taken(id, self.name)", "pass"),
     ),
     noticed(
         "topics that are missing are waited for together",

@@ -15,7 +15,7 @@ from harvest import Harvest
 from harvest.config.model import ReaperConfig
 from harvest.config.validation import validated
 from harvest.core.dead_letters import BadRow, BadRowFilter
-from harvest.core.interfaces.dead_letter_store import Selection
+from harvest.core.interfaces.dead_letter_store import Dropped, Selection
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row, named
 from harvest.databases.mysql.dead_letters import MysqlDeadLetters
@@ -144,6 +144,62 @@ def test_range_mode_gives_each_row_to_one_shard(url: str, shards: int) -> None:
         assert [r.id for r in BadRowFilter().find_bad(rows) if not r.waits] == [2, 4]
     for store in stores:
         store.close()
+
+
+def lose_second_value(connection: psycopg.Connection[Any]) -> None:
+    """As a disk that forgets what is beside the table does."""
+    its = "SELECT tableoid FROM outbox LIMIT 1"  # of range mode's, a partition
+    query = f"SELECT reltoastrelid::regclass FROM pg_class WHERE oid = ({its})"
+    ((toast,),) = connection.execute(query).fetchall()
+    second = f"SELECT DISTINCT chunk_id FROM {toast} ORDER BY 1 OFFSET 1 LIMIT 1"
+    kind = f"UPDATE pg_class SET relkind = '{{}}' WHERE oid = '{toast}'::regclass"
+    connection.execute("SET allow_system_table_mods = on")
+    connection.execute(kind.format("r"))  # for nobody may write to any other
+    connection.execute(f"DELETE FROM {toast} WHERE chunk_id = ({second})")
+    connection.execute(kind.format("t"))
+    connection.execute("VACUUM outbox")  # until then it is found all the same
+
+
+@pytest.mark.parametrize("store_class", [PostgresMarkStore, PostgresRangeStore])
+def test_a_damaged_row_is_set_aside_with_what_is_left_of_it(
+    postgres_database: str, store_class: type[PostgresMarkStore | PostgresRangeStore]
+) -> None:
+    """And it is not put back: what is lost would be published as NULL, a tombstone."""
+    with closing(store_class(postgres_database, "outbox")) as store:
+        store.init()
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            connection.execute("ALTER TABLE outbox ALTER kafka_value SET STORAGE EXTERNAL")
+            for key in "abc":
+                connection.execute(
+                    "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, "
+                    "kafka_header_keys, kafka_header_values) "
+                    "VALUES (now(), 't', %s, repeat(%s, 9000), '{h}', '{1}')",
+                    (key, key),
+                )
+            lose_second_value(connection)
+        rows: list[Row] = []
+        if isinstance(store, PostgresMarkStore):
+            for batch in range(5):
+                rows += store.mark(TERM, batch, 100, LONG_MS)
+        else:
+            while len(rows) < 3:
+                rows += named(store.read(len(rows), 100).rows)
+        bad = [*BadRowFilter().find_bad(rows), BadRow(1, "bad"), BadRow(3, "bad")]
+        assert [row.id for row in bad] == [2, 1, 3]
+        term = TERM if isinstance(store, PostgresMarkStore) else None
+        with closing(PostgresDeadLetters(postgres_database, "outbox")) as dead_letters:
+            assert dead_letters.add(bad, term) == {1, 2, 3}
+            found = dead_letters.rows(ALL, 10)
+            assert [(row.key, row.value_bytes) for row in found] == [
+                (b"a", 9000),
+                (b"b", None),
+                (b"c", 9000),
+            ]
+            assert "missing chunk" in found[1].error
+            assert found[1].error.endswith("; the database has lost its kafka_value")
+            assert dead_letters.retry(ALL, mode="mark" if term else "range") == 2
+            assert [row.key for row in dead_letters.rows(ALL, 10)] == [b"b"]
+            assert dead_letters.drop(ALL, mode="mark" if term else "range") == Dropped(1, 0)
 
 
 def test_times_that_python_does_not_have(postgres_database: str) -> None:
