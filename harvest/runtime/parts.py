@@ -94,7 +94,7 @@ def _range_tools(config: ReaperConfig, shard: int) -> RangeTools:
         else None,
         bad_rows=config.bad_rows.policy(),
         guard=_guard(config, reader, exact=True),
-        checks_rows=config.primary is None,
+        message_of=reader.message_of if isinstance(reader, TwoDatabasesStore) else None,
     )
 
 

@@ -190,7 +190,9 @@ class RangeLeader:
         self._look()
         window = tools.reader.read(after, limit)
         if window.rows and tools.guard is not None:
-            tools.guard.saw(tools.reader, (window.rows[-1][0], _checksum(window.rows[-1])))
+            last = window.rows[-1]
+            known = self._known_by(last[0], last)
+            tools.guard.saw(tools.reader, None if known is None else (last[0], known))
         return r.ReadDone(window)
 
     def _check_table(self, position: Position | None) -> r.Event:
@@ -230,17 +232,26 @@ class RangeLeader:
     def _check_row(self) -> None:
         """Whether a row that was read is still that row, if it is there: else ids came again."""
         tools = self._tools
-        if tools.guard is None or not tools.checks_rows:
+        if tools.guard is None:
             return
-        for row_id, checksum in tools.guard.rows:
-            rows = tools.reader.fetch([(row_id, row_id)])
-            if rows and _checksum(rows[0]) != checksum:
+        for row_id, known in tools.guard.rows:
+            now = self._known_by(row_id)
+            if now is not None and now != known:
                 raise DatabaseChanged(
                     f"the row with id {row_id} is another one than was read: ids were given again, "
                     "and rows below the position were not published; `harvest checkpoint reset` "
                     "starts from the first row"
                 )
         tools.guard.rows_fit()
+
+    def _known_by(self, row_id: int, row: Row | None = None) -> str | None:
+        """By what a row is known again; None if it is not there."""
+        tools = self._tools
+        if tools.message_of is not None:
+            return tools.message_of(row_id)
+        if row is None:
+            row = next(iter(tools.reader.fetch([(row_id, row_id)])), None)
+        return None if row is None else _checksum(row)
 
     # --- The sink ---
 
@@ -345,8 +356,8 @@ class RangeTools:
     dead_letters: DeadLetterStore | None = None
     bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
     guard: SourceGuard | None = None
-    checks_rows: bool = True
-    """Whether one row by its id can be asked for at any time."""
+    message_of: Callable[[int], str | None] | None = None
+    """With two databases, the message of an id of the primary; None if it is not there."""
 
     def connect(self) -> None:
         """See `Tools.connect`."""

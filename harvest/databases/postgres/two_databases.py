@@ -175,6 +175,14 @@ class TwoDatabasesStore:
             raise StoreUnavailable(f"of {count_ids(ids)} ids the replica shows only {len(found)}")
         return self._with_payloads(found)
 
+    def message_of(self, row_id: int) -> str | None:
+        """Which message an id of the primary is of; None if it is not there.
+
+        A primary that went back draws ids again, for other messages.
+        """
+        found: Sequence[Any] = self._primary.fetch([(row_id, row_id)])
+        return str(found[0][1]) if found else None
+
     def holders(self) -> Holders:
         """See `RangeStore.holders`."""
         holders = self._primary.holders()

@@ -2522,6 +2522,22 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("switch", "_check_visit(old)", "pass"),
     ),
     noticed(
+        "with two databases a row is known by its message",
+        f"{RUN}.range_leader",
+        "unit/harvest/runtime/test_range_leader.py::test_with_two_databases_a_row_is_known_by_its_message[m8]",
+        ("RangeLeader._known_by", "return tools.message_of(row_id)", "return None"),
+    ),
+    noticed(
+        "with two databases the leader is told which message an id is of",
+        f"{RUN}.parts",
+        "unit/harvest/runtime/test_parts.py::test_with_two_databases_rows_are_not_set_aside",
+        (
+            "_range_tools",
+            "reader.message_of if isinstance(reader, TwoDatabasesStore) else None",
+            "None",
+        ),
+    ),
+    noticed(
         "rows are deleted though nothing was published since",
         f"{RUN}.wal_leader",
         "unit/harvest/runtime/test_wal_leader.py::test_rows_are_deleted_though_nothing_was_published_since",

@@ -99,6 +99,25 @@ def test_a_missing_payload_stops_rather_than_loses(bench: TwoDatabasesBench) -> 
         bench.store().read(0, 10)
 
 
+def test_an_id_that_was_given_again_is_told_by_its_message(bench: TwoDatabasesBench) -> None:
+    """The primary went back, and has drawn ids up to the position again before anybody looked."""
+    store: Any = bench.store()
+
+    def messages(count: int) -> list[str | None]:
+        with psycopg.connect(bench.primary) as primary, psycopg.connect(bench.outbound) as outbound:
+            ids = STASHER.stash_many(primary, outbound, [record("v") for _ in range(count)])
+        return [str(id) for id in ids]
+
+    before = messages(3)
+    assert [store.message_of(id) for id in (1, 2, 3, 4)] == [*before, None]
+    with psycopg.connect(bench.primary) as primary:
+        primary.execute("DELETE FROM outbox_ids WHERE id > 1")
+        primary.execute("SELECT setval('outbox_ids_id_seq', 1)")
+    after = messages(2)
+    assert [store.message_of(id) for id in (1, 2, 3, 4)] == [before[0], *after, None]
+    assert not set(before) & set(after)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

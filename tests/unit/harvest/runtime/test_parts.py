@@ -137,11 +137,12 @@ def test_one_leader_looks_after_the_partitions(text: str, looked_after: list[boo
 def test_with_two_databases_rows_are_not_set_aside() -> None:
     """The ids are the primary's, and say nothing about the outbound table."""
     tools: Any = module.make_tools(config("mode: range\nprimary: {database: host=p}"))
-    assert (tools.dead_letters, tools.checks_rows) == (None, False)
+    assert tools.dead_letters is None
     assert isinstance(tools.reader, TwoDatabasesStore)
+    assert tools.message_of == tools.reader.message_of
     tools = module.make_tools(config("mode: range"))
     assert isinstance(tools.dead_letters, PostgresDeadLetters)
-    assert tools.checks_rows
+    assert tools.message_of is None
 
 
 def test_a_replica_is_read_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

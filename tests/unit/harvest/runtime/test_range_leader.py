@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -322,6 +323,22 @@ def test_who_has_no_time_left_does_not_read() -> None:
     rig.leadership._end_waits()
     assert rig.leader._read(0, 10, 0) == r.ReadDone(Window((), 0))
     assert len(guard.calls) == 2
+
+
+@pytest.mark.parametrize("now", ["m7", "m8", None])
+def test_with_two_databases_a_row_is_known_by_its_message(now: str | None) -> None:
+    """Its contents are elsewhere, and say nothing about the primary."""
+    messages: dict[int, str | None] = {3: "m7"}
+    guard = Guard()
+    rig = Rig(guard=guard, message_of=messages.get)
+    rig.insert(3)
+    rig.leader._read(0, 10, 0)
+    assert guard.calls[-1] == ("saw", rig.store, (3, "m7"))
+    guard.rows = ((3, "m7"),)
+    messages[3] = now
+    refusal = pytest.raises(DatabaseChanged, match="ids were given again")
+    with refusal if now == "m8" else contextlib.nullcontext():
+        rig.leader._check_row()
 
 
 def test_every_connection_is_closed() -> None:
