@@ -138,6 +138,8 @@ class Fetcher:
         self._is_left = False
         """Whether nobody has closed the Kafka consumer, as it was being used."""
         self._is_interrupted = False
+        self._fetching: int | None = None
+        """The thread that fetches now."""
 
     @property
     def isolation_level(self) -> str:
@@ -172,6 +174,10 @@ class Fetcher:
         Whoever iterates in another thread may fetch once more, and finds nothing.
         """
         self.interrupt()
+        if self._fetching == threading.get_ident():
+            # A signal handler has interrupted it, and it cannot end before that: it closes it then.
+            self._is_closed = self._is_left = True
+            return
         if not self._lock.acquire(timeout=CLOSE_S):
             # Whoever fetches hangs, and closes it, should that end: confluent-kafka does not keep
             # one thread from freeing what another one uses.
@@ -215,7 +221,11 @@ class Fetcher:
             found = len(self._fetched) - before  # what was fetched before it was ours
             if found > 0:
                 return found
-            messages = self._take(most, wait_s)
+            self._fetching = threading.get_ident()
+            try:
+                messages = self._take(most, wait_s)
+            finally:
+                self._fetching = None
         if self._is_left:
             close_consumer(self._kafka)
             return 0

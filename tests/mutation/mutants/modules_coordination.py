@@ -1208,6 +1208,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("ProcessWorkers.stop", "finally:", "except ValueError:"),
     ),
     noticed(
+        "who closes in the midst of a fetch does not wait for itself",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_who_closes_in_the_midst_of_a_fetch_does_not_wait_for_itself",
+        ("Fetcher.close", "if self._fetching == threading.get_ident():", "if False:"),
+    ),
+    noticed(
         "a signal handler may close a consumer within its start",
         f"{CONSUMER}.core",
         f"{OF_CONSUMER}/test_closing.py::test_a_signal_handler_may_close_what_is_being_started",

@@ -643,6 +643,27 @@ def test_a_consumer_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -
     assert world.fetcher.fetch(10) == 0
 
 
+def test_who_closes_in_the_midst_of_a_fetch_does_not_wait_for_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A signal handler of the program, in the thread that fetches: that closes the client then."""
+    monkeypatch.setattr(fetcher_module, "CLOSE_S", 0.1)
+    world = World(monkeypatch)
+    world.hold("t", 0, 7)
+    kafka, was_closed = world.made[0], []
+
+    def poll(_: float) -> None:
+        world.fetcher.close()
+        was_closed.append(kafka.is_closed)
+
+    monkeypatch.setattr(kafka, "poll", poll)
+    assert world.fetcher.fetch(10, 0.1) == 0
+    assert was_closed == [False]
+    assert kafka.is_closed
+    assert caplog.messages == []
+    assert world.fetcher.fetch(10) == 0
+
+
 def test_what_a_kafka_client_tells_does_not_pile_up_while_nobody_fetches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
