@@ -179,7 +179,8 @@ def gone_back(before: Source, now: Source, end_of: Callable[[int], int]) -> str 
         return None
     if before.timeline != now.timeline and end_of(before.timeline) < before.log:
         return None
-    return f"{problem}. What was committed since then may be published or not{_WAY_OUT}"
+    said = "its slot went back with it, and what was committed since may be published or not"
+    return f"{problem}; {said}{_WAY_OUT}"
 
 
 def check_log_end(end: int, published: int) -> None:

@@ -30,7 +30,9 @@ from harvest.runtime.checkpoint_changes import (
     reset_checkpoints,
     restore_checkpoints,
 )
+from harvest.runtime.parts import make_wal_source
 from harvest.runtime.registration import switch
+from harvest.runtime.slot_changes import renew_slot
 from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB, EmbeddedMySQL, EmbeddedPostgres
 from tests.support.http_server import HttpServer, http_server
 from tests.support.kafka_reader import read_topic
@@ -38,7 +40,8 @@ from tests.support.postgres_replica import Replica
 
 __all__ = ["DATABASES", "FAULTS", "MODES", "Result", "Servers", "run", "servers", "worker"]
 
-MODES: Final = ("mark", "range", "relay")
+TABLE_MODES: Final = ("mark", "range", "relay")
+MODES: Final = (*TABLE_MODES, "wal")
 DATABASES: Final = ("postgres", "mariadb")
 FAULTS: Final = (
     "failover",
@@ -94,8 +97,9 @@ def worker(made: Servers) -> Iterator[Servers]:
 
 
 def possible(kind: str, mode: str, fault: str) -> bool:
-    """Replicas are PostgreSQL's here."""
-    del mode
+    """Replicas are PostgreSQL's here. What becomes of slots, `test_wal_slots.py` shows."""
+    if mode == "wal":
+        return kind == "postgres" and fault in ("truncate", "restore", "ids again")
     return kind == "postgres" or not fault.startswith("failover")
 
 
@@ -133,6 +137,10 @@ class _Outbox:
         ):
             with closing(store):
                 store.init()
+        if mode == "wal":
+            source = stack.enter_context(closing(make_wal_source(self.config())))
+            source.init()
+            stack.callback(source.slot.drop)
         stack.callback(self.stop)
 
     def config(self, mode: str | None = None, group: str = "g") -> ReaperConfig:
@@ -142,7 +150,7 @@ class _Outbox:
             "kafka": {"bootstrap.servers": self.servers.kafka.bootstrap_servers},
             "database": self.url,
             "group": f"{self.topic}.{group}",
-            "mode": "range" if mode == "range" else "mark",
+            "mode": "mark" if mode == "relay" else mode,
             "coordination": {
                 "topic": f"{self.topic}.marshal",
                 "interval_ms": 300,
@@ -253,7 +261,11 @@ class _Outbox:
         if result.loud is None:
             return True
         config = self.config()
-        if self.mode != "range":
+        if self.mode == "wal":
+            self.stop()
+            renew_slot(config, publish_table=True)
+            self.start()
+        elif self.mode != "range":
             accept_database(config)
         elif "gone back" in result.loud or "promoted" in result.loud:
             try:
@@ -360,7 +372,7 @@ class _Outbox:
             self.wait(replayed)
 
     def switches(self) -> None:
-        modes: Sequence[str] = [mode for mode in MODES if mode != self.mode]
+        modes: Sequence[str] = [mode for mode in TABLE_MODES if mode != self.mode]
         for mode in (self.random.choice(modes), self.mode):
             if self.random.random() < 0.5:
                 self.stop()
@@ -377,7 +389,7 @@ class _Outbox:
         """Both at once: one is refused, and what is published is published once."""
         other = self.config(group="h")
         if self.random.random() < 0.5:
-            modes = [mode for mode in MODES if mode != self.mode]
+            modes = [mode for mode in TABLE_MODES if mode != self.mode]
             other = self.config(self.random.choice(modes))
         configs = [self.config(), other]
         self.random.shuffle(configs)

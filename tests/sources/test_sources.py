@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
         ("postgres", "range", "failover", False),
         ("postgres", "range", "failover, commits lost", True),
         ("postgres", "mark", "restore", True),
+        ("postgres", "wal", "restore", True),
         ("mariadb", "range", "truncate", True),
         ("mariadb", "mark", "switch", False),
         ("postgres", "relay", "two configurations", True),
