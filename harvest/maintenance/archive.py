@@ -23,9 +23,10 @@ from typing import Any, Final, NamedTuple
 from harvest.errors import ArchiveError, ConfigurationError
 from harvest.maintenance.partitions import Extent, Partition, PartitionStore
 
-__all__ = ["ArchiveFile", "ParquetArchive"]
+__all__ = ["ArchiveFile", "ParquetArchive", "file_names"]
 
 _BATCH: Final = 5_000
+_UNNAMABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _SET_ASIDE: Final = b"harvest.set_aside"
 """What a file says beside its rows: the ids of those that were never published."""
 _STALE_S: Final = 24 * 3600.0
@@ -42,6 +43,11 @@ class ArchiveFile(NamedTuple):
 def _none(low: int, high: int) -> Collection[int]:
     del low, high
     return ()
+
+
+def file_names(table: str) -> re.Pattern[str]:
+    """What the files of an outbox are called; groups: their lowest and their highest id."""
+    return re.compile(rf"{re.escape(_UNNAMABLE.sub('_', table))}-([0-9]+)-([0-9]+)\.parquet")
 
 
 class ParquetArchive:
@@ -71,11 +77,12 @@ class ParquetArchive:
         self._arrow_error: type[Exception] = pyarrow.ArrowException
         self.folder = Path(folder)
         self._set_aside = set_aside
-        self._table = re.sub(r"[^A-Za-z0-9._-]", "_", table)
+        self._table = table
 
     def path(self, partition: Partition) -> Path:
         """Where the rows of a partition are kept."""
-        return self.folder / f"{self._table}-{partition.low}-{partition.high - 1}.parquet"
+        stem = _UNNAMABLE.sub("_", self._table)
+        return self.folder / f"{stem}-{partition.low}-{partition.high - 1}.parquet"
 
     def keep(self, partition: Partition, store: PartitionStore) -> Extent:
         """Have all rows of a partition in its file, once; return what is in it."""
@@ -102,7 +109,7 @@ class ParquetArchive:
 
     def files(self) -> list[ArchiveFile]:
         """What there is, in the order of the ids."""
-        name = re.compile(rf"{re.escape(self._table)}-([0-9]+)-([0-9]+)\.parquet")
+        name = file_names(self._table)
         try:
             paths = list(self.folder.iterdir())
         except OSError as error:

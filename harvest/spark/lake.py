@@ -9,11 +9,14 @@ once each: Spark's checkpoint names them. Of a table the rows are read that are 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from harvest.errors import ConfigurationError
-from harvest.spark.sources import as_published, postgres_rows, read_archive
+from harvest.maintenance.archive import file_names
+from harvest.spark.sources import as_published, postgres_rows, unless_missing
 from marshal_py.spark.lake.sql import date_literal, fill, table_name
 from marshal_py.spark.lake.tables import Lake
 from marshal_py.spark.watch import cluster_watched
@@ -37,22 +40,63 @@ _TRIES: Final = 5
 _OTHERS_FIRST: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 _CONNECTIONS: Final = 4
 _ANY_AGE: Final = "36500d"
+_OF_AN_ARCHIVE: Final = re.compile(r".+-[0-9]+-[0-9]+\.parquet")
 
 
 def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> int:
     """Add the rows of Parquet files that were not read yet; return how many.
 
     `outbox`: NAME/OUTBOX, as the header ``harvest-id`` has it. `archive`: the folder, as `harvest
-    partitions` writes it. Raises `ConfigurationError`, `ClusterLost`.
+    partitions` writes it. There may be no file yet, where the lake has rows of the outbox and has
+    read no archive of it. Raises `ConfigurationError`, `ClusterLost`.
     """
-    from pyspark.errors import StreamingQueryException
-
     _check(outbox)
     lake = Lake.to_write(spark, place)
     began = dt.datetime.now(dt.UTC)
-    types = read_archive(spark, archive).schema
+    with cluster_watched(spark):
+        lake.check_version(spark)
+        files = _files(spark, archive, outbox)
+        added = 0 if files is None else _add_files(lake, outbox, archive, files)
+        newest = _of_newest_day(spark, lake, outbox)
+        if files is None and (newest is None or _was_read(spark, lake, outbox)):
+            raise ConfigurationError(f"--parquet {archive}: there are no Parquet files of {outbox}")
+        upto = None
+        if newest is not None:  # an archive gets rows long after they were inserted
+            micros = newest.selectExpr("unix_micros(max(at))").collect()[0][0]
+            upto = dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
+        _note(spark, lake, outbox, began, added, upto)
+    return added
+
+
+def _files(spark: SparkSession, archive: str, outbox: str) -> DataFrame | None:
+    """The rows of an archive, those to come included; None: there is none yet.
+
+    Where files have the names that `harvest partitions` gives them, those of this outbox alone.
+    """
+    known = unless_missing(lambda: spark.read.parquet(archive))
+    if known is None:
+        return None
     # By default Spark passes over files that are a week older than the newest that it has seen.
-    files = spark.readStream.schema(types).option("maxFileAge", _ANY_AGE).parquet(archive)
+    stream = spark.readStream.schema(known.schema).option("maxFileAge", _ANY_AGE).parquet(archive)
+    names = [PurePosixPath(path).name for path in known.inputFiles()]
+    if not any(map(_OF_AN_ARCHIVE.fullmatch, names)):
+        return stream
+    own = file_names(outbox.partition("/")[2])
+    if not any(map(own.fullmatch, names)):
+        return None
+    return stream.filter(stream["_metadata.file_name"].rlike(f"^{own.pattern}$"))
+
+
+def _was_read(spark: SparkSession, lake: Lake, outbox: str) -> bool:
+    """Whether there were files of an archive once: it does not lose all of them by itself."""
+    begun = f"{lake.checkpoint(f'outbox_rows/{outbox}')}/metadata"
+    return unless_missing(lambda: spark.read.text(begun)) is not None
+
+
+def _add_files(lake: Lake, outbox: str, archive: str, files: DataFrame) -> int:
+    """Add the rows of files that were not read yet; return how many."""
+    from pyspark.errors import StreamingQueryException
+
     checkpoint = lake.checkpoint(f"outbox_rows/{outbox}")
     added = 0
 
@@ -60,33 +104,25 @@ def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> i
         nonlocal added
         added += _add(rows.sparkSession, lake, rows)
 
-    with cluster_watched(spark):
-        lake.check_version(spark)
-        query = (
-            _rows(files, outbox)
-            .writeStream.foreachBatch(add)
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            query.awaitTermination()
-        except StreamingQueryException as error:
-            if "Wrong basePath" not in str(error):
-                raise
-            raise ConfigurationError(
-                f"--parquet {archive}: the archive of {outbox} was read from another folder. If it "
-                f"was moved, delete {checkpoint}: its files are read again, and rows that the lake "
-                "has are passed over"
-            ) from None
-        finally:
-            query.stop()
-        newest = _of_newest_day(spark, lake, outbox)
-        upto = None
-        if newest is not None:  # an archive gets rows long after they were inserted
-            micros = newest.selectExpr("unix_micros(max(at))").collect()[0][0]
-            upto = dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
-        _note(spark, lake, outbox, began, added, upto)
+    query = (
+        _rows(files, outbox)
+        .writeStream.foreachBatch(add)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        if "Wrong basePath" not in str(error):
+            raise
+        raise ConfigurationError(
+            f"--parquet {archive}: the archive of {outbox} was read from another folder. If it "
+            f"was moved, delete {checkpoint}: its files are read again, and rows that the lake "
+            "has are passed over"
+        ) from None
+    finally:
+        query.stop()
     return added
 
 

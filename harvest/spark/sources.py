@@ -39,6 +39,7 @@ __all__ = [
     "postgres_rows",
     "ranges_of_ids",
     "read_archive",
+    "unless_missing",
 ]
 
 _NO_FILES: Final = {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}
@@ -152,15 +153,23 @@ def ids_of_postgres(dsn: str, table: str, wanted: Sequence[Range]) -> list[Range
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:
     """Return what is in a folder of Parquet files. Raises `ConfigurationError` if it has none."""
+    frame = unless_missing(lambda: spark.read.parquet(path))
+    if frame is None:
+        raise ConfigurationError(f"{path}: there are no Parquet files")
+    return frame
+
+
+def unless_missing(read: Callable[[], DataFrame]) -> DataFrame | None:
+    """Return what `read` does; None: there is no such file."""
     from pyspark.errors import AnalysisException
 
     try:
-        frame = spark.read.parquet(path)
+        frame = read()
         frame.schema  # noqa: B018 (with Spark Connect, nothing is looked at before)
     except AnalysisException as error:
         if error.getCondition() not in _NO_FILES:
             raise
-        raise ConfigurationError(f"{path}: there are no Parquet files") from None
+        return None
     return frame
 
 

@@ -104,6 +104,21 @@ def test_outboxes_have_their_archives_and_their_rows_apart(archive: Archive) -> 
     assert archive.rows("outbox", "id") == [("shop/other", 2), *((BOX, id) for id in (1, 2, 3))]
 
 
+def test_outboxes_may_share_a_folder_of_archives(archive: Archive) -> None:
+    archive.write("outbox-0-9", 1, 2)
+    archive.write("outbox-2-0-9", 7)  # of a table of the name outbox-2
+    with pytest.raises(ConfigurationError, match=r"no Parquet files of shop/sales\.orders"):
+        archive.add(outbox="shop/sales.orders")
+    assert archive.add() == 2
+    archive.write("sales.orders-0-9", 2, 3, 4)
+    archive.write("outbox-10-19", 10)
+    assert (archive.add(), archive.add(outbox="shop/sales.orders")) == (1, 3)
+    assert archive.rows("outbox", "id") == [
+        *((BOX, id) for id in (1, 2, 10)),
+        *(("shop/sales.orders", id) for id in (2, 3, 4)),
+    ]
+
+
 def test_a_row_that_is_in_two_files_or_was_in_a_table_before_is_there_once(
     spark: SparkSession, archive: Archive
 ) -> None:
@@ -162,7 +177,23 @@ def test_braces_in_the_place_of_a_lake_are_no_names(spark: SparkSession, tmp_pat
     assert archive.rows("id") == [(1,), (2,)]
 
 
-def test_an_archive_without_a_file_is_refused(archive: Archive) -> None:
-    (archive.at / "archive").mkdir()
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_archive_without_a_file_is_refused_unless_there_is_none_yet(
+    spark: SparkSession, archive: Archive, is_there: bool
+) -> None:
+    """The folder comes with the first file, long after the first rows came from the table."""
+    folder = archive.at / "archive"
+    if is_there:
+        folder.mkdir()
+    with pytest.raises(ConfigurationError, match="there are no Parquet files"):
+        archive.add()
+    of_table = [(BOX, 1, MIDNIGHT, "t", b"k", None, MIDNIGHT.date())]
+    types = spark_types(LAKE_TABLES["bronze.outbox_rows"])
+    archive.lake.append("bronze.outbox_rows", spark.createDataFrame(of_table, types))
+    assert archive.add() == 0
+    assert archive.rows("rows", of="bronze.outbox_looks") == [(0,)]
+    first = archive.write("a", 1, 2)
+    assert archive.add() == 1
+    first.unlink()  # the disk is not there, say
     with pytest.raises(ConfigurationError, match="there are no Parquet files"):
         archive.add()

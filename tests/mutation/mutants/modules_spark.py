@@ -1173,7 +1173,7 @@ SPARK: tuple[Noticed, ...] = (
         "an archive that is not there is told as such",
         "harvest.spark.sources",
         "unit/harvest/spark/test_sources.py::test_an_archive_that_is_not_there_is_a_mistake_of_whoever_named_it",
-        ("read_archive", "if error.getCondition() not in _NO_FILES:", "if error:"),
+        ("unless_missing", "if error.getCondition() not in _NO_FILES:", "if error:"),
     ),
     noticed(
         "where nothing can be written no Spark is started",
