@@ -359,6 +359,29 @@ def test_rows_of_a_table_come_once_each(world: World, postgres_database: str) ->
     assert sorted(id for (id,) in ids) == [-5, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("type", ["timestamp", "date"])
+def test_times_of_a_table_without_a_zone_are_utc(
+    world: World, postgres_database: str, type: str
+) -> None:
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE TABLE outbox (id bigint PRIMARY KEY, create_time {type} NOT NULL, "
+            "kafka_topic text NOT NULL, kafka_key text, kafka_value text, "
+            "kafka_header_keys text[] NOT NULL, kafka_header_values text[] NOT NULL)"
+        )
+        connection.execute("INSERT INTO outbox VALUES (1, '2026-03-01', 't', 'k', 'v', '{}', '{}')")
+        connection.execute("INSERT INTO outbox VALUES (2, '2026-03-02', 't', 'k', 'v', '{}', '{}')")
+    for added in (2, 0):
+        found = add_table(
+            world.spark, world.lake.place, OUTBOX, postgres_database, "outbox", late_s=60
+        )
+        assert found == added
+    midnights = "at = CAST(day AS timestamp)"
+    assert world.rows("bronze.outbox_rows", "id", "day", where=midnights) == [
+        (id, dt.date(2026, 3, id)) for id in (1, 2)
+    ]
+
+
 @pytest.mark.parametrize("outbox", ["outbox", "/outbox", "shop/"])
 def test_an_outbox_is_named_as_in_its_header(world: World, outbox: str) -> None:
     with pytest.raises(harvest_errors.ConfigurationError, match="NAME/OUTBOX"):

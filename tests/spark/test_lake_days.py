@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from harvest.core.envelope import CloudEvents
+from harvest.core.row import Row
+from harvest.core.templates import Template
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.slots import slot_of_key
 from marshal_py.spark.lake import gold
@@ -314,6 +317,26 @@ def test_a_record_is_altered_when_a_topic_a_key_or_a_value_is_another(spark: Spa
         4: True,
         5: False,
     }
+
+
+def test_a_value_in_an_event_is_the_one_of_its_row(spark: SparkSession) -> None:
+    """With `cloudevents: {mode: structured}`, as the harvester writes it."""
+    id, source, type = map(Template.parse, ("{id}", "/shop", "sold"))
+    events = CloudEvents(id, source, type, mode="structured")
+    values = (b'{"a": 1.10}', b"", b"\xff" * 99)
+
+    def event(id: int, value: bytes) -> bytes | None:
+        return events.wrap(Row(id, "t", b"k", value), value, [])[0]
+
+    found = delivered(
+        spark,
+        [row(id, at(), value=value) for id, value in enumerate((*values, *values))],
+        [
+            *(record(id, id, at(1), value=event(id, v)) for id, v in enumerate(values)),
+            *(record(id, id, at(1), value=event(id, v + b" ")) for id, v in enumerate(values, 3)),
+        ],
+    )
+    assert {id for id, each in found.items() if each["altered"]} == {3, 4, 5}
 
 
 def test_who_handled_a_record_is_whose_claim_went_past_it(spark: SparkSession) -> None:

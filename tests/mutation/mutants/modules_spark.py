@@ -961,10 +961,40 @@ SPARK: tuple[Noticed, ...] = (
         ("of_kafka", 'f"{_OWN_HEADERS} AS headers"', '"headers"'),
     ),
     noticed(
+        "an archive that has no file yet is no failure",
+        f"{OUTBOX}.lake",
+        "spark/test_lake_rows.py::test_an_archive_without_a_file_is_refused_unless_there_is_none_yet",
+        ("add_archive", "(newest is None or _was_read(spark, lake, outbox))", "True"),
+    ),
+    noticed(
+        "an archive that has no file any more is a failure",
+        f"{OUTBOX}.lake",
+        "spark/test_lake_rows.py::test_an_archive_without_a_file_is_refused_unless_there_is_none_yet",
+        ("add_archive", "(newest is None or _was_read(spark, lake, outbox))", "newest is None"),
+    ),
+    noticed(
+        "of a folder with files of several outboxes those of one are its rows",
+        f"{OUTBOX}.lake",
+        "spark/test_lake_rows.py::test_outboxes_may_share_a_folder_of_archives",
+        ("_files", '.rlike(f"^{own.pattern}$")', ".isNotNull()"),
+    ),
+    noticed(
         "a time without a zone is read as UTC",
         f"{OUTBOX}.sources",
         f"{RECONCILE}::test_a_time_without_a_zone_is_read_as_utc",
         ("", "{1082, 1114}", "set()"),
+    ),
+    noticed(
+        "a value in an event is compared, too",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_value_in_an_event_is_the_one_of_its_row",
+        ("write_deliveries", "in_event=_IN_EVENT", 'in_event="true"'),
+    ),
+    noticed(
+        "a value in an event is its row's",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_value_in_an_event_is_the_one_of_its_row",
+        ("write_deliveries", "in_event=_IN_EVENT", 'in_event="false"'),
     ),
     noticed(
         "a file of an archive is read however old it is",
