@@ -916,8 +916,15 @@ def test_a_report_that_shows_the_newest_lines_alone_sums_up_all(spark: SparkSess
     assert "<b>7</b>rows lost" in page
 
 
-def write(spark: SparkSession, lake: Lake, *deliveries: Values, **expected: Any) -> dict[str, Any]:
+def write(
+    spark: SparkSession,
+    lake: Lake,
+    *deliveries: Values,
+    said: list[str] | None = None,
+    **expected: Any,
+) -> dict[str, Any]:
     """Write the gold of the day for these deliveries; what was expected, by name: found and met."""
+    told = [] if said is None else said
 
     def of_the_day() -> None:
         frame = Tables(spark, silver__deliveries=list(deliveries)).frame(None, "silver.deliveries")
@@ -932,6 +939,7 @@ def write(spark: SparkSession, lake: Lake, *deliveries: Values, **expected: Any)
         lifetime_days=30,
         expectations=Expectations(**expected),
         deliveries=of_the_day,
+        progress=told.append,
     )
     return {gate.name: (gate.found, gate.met) for gate in gates}
 
@@ -985,6 +993,21 @@ def test_what_has_come_after_all_is_no_finding_any_more_and_a_day_is_judged_alon
     assert {(expires - each["expires_on"]).days for each in kept} <= {0, 1}
     noted = lake.frame(spark, "gold.expectations").filter("NOT met").collect()
     assert [(each["name"], each["found"], each["limit"]) for each in noted] == [("lag", None, 5)]
+
+
+def test_records_that_have_no_row_are_told_to_be_of_a_table_that_does_not_keep_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Mark mode deletes what it has published: hardly a row is in the lake. All are findings."""
+    said: list[str] = []
+    other = {"outbox": "shop/marked"}
+    deliveries = [delivery(1, "delivered"), delivery(2, "unexpected")]
+    deliveries += [delivery(id, "unexpected", copies=1, **other) for id in (1, 2)]
+    deliveries += [delivery(3, "delivered", **other)]
+    gates = write(spark, Lake.at(str(tmp_path)), *deliveries, said=said)
+    assert gates["findings: unexpected"] == (3, False)
+    [line] = [each for each in said if "have no row" in each]
+    assert line.startswith(f"{DAY}: most records of shop/marked have no row: ")
 
 
 OF_SOMEBODY_ELSE = {

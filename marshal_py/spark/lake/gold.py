@@ -370,6 +370,13 @@ def _rows_stay_away(spark: SparkSession, lake: Lake, day: dt.date, as_of: dt.dat
     return sorted(row[0] for row in found.collect())
 
 
+def _without_rows(spark: SparkSession, lake: Lake, day: dt.date) -> list[str]:
+    """Outboxes of which more records have no row than have one."""
+    outboxes = lake.frame(spark, "gold.outboxes").filter(f"day = {date_literal(day)}")
+    found = outboxes.filter("unexpected > delivered").selectExpr("outbox").collect()
+    return sorted(row[0] for row in found)
+
+
 _P99: Final = "IF(bool_or(records > 0 AND latency_p99_ms IS NULL), NULL, max(latency_p99_ms))"
 """Of an outbox whose rows nobody has brought it is not known, and then not of all."""
 
@@ -404,6 +411,11 @@ def _gates(
         progress(f"{day}: rows of {', '.join(away)} are not known: bring them with `harvest lake`")
         unknown = Expectation("findings: lost", None, 0.0, False)
         gates = [unknown if gate.name == unknown.name else gate for gate in gates]
+    if kinds.get("unexpected") and (names := _without_rows(spark, lake, day)):
+        progress(
+            f"{day}: most records of {', '.join(names)} have no row: the lake needs a table that "
+            "keeps what was published (mark mode's does not), or its archive"
+        )
     for name, limit, table, what, least in (
         ("latency_p99_ms", wanted.latency_p99_ms, "gold.outboxes", _P99, False),
         ("lag", wanted.lag, "gold.lag", "max(struct(hour, lag)).lag", False),

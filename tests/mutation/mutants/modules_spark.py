@@ -997,6 +997,12 @@ SPARK: tuple[Noticed, ...] = (
         ("write_deliveries", "in_event=_IN_EVENT", 'in_event="false"'),
     ),
     noticed(
+        "a table that does not keep what was published is told",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_records_that_have_no_row_are_told_to_be_of_a_table_that_does_not_keep_them",
+        ("_without_rows", "unexpected > delivered", "delivered < 0"),
+    ),
+    noticed(
         "a file of an archive is read however old it is",
         f"{OUTBOX}.lake",
         "spark/test_lake_rows.py::test_each_file_is_read_once_also_one_that_is_older_than_the_others",
