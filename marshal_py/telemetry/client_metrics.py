@@ -26,7 +26,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from marshal_py.client.marshal import Marshal
-from marshal_py.errors import Closed
+from marshal_py.errors import Closed, MarshalError
 from marshal_py.protocol import events as ev
 
 __all__ = ["MarshalMetrics"]
@@ -105,6 +105,8 @@ class MarshalMetrics(Collector):
         except Closed:
             yield gauge("up", "Whether the client claims.", 0)
             return
+        except MarshalError:  # it has failed for good; what it holds lapses
+            claims = marshal.claims()
         up = marshal.failure is None and marshal.refused is None
         yield gauge("up", "Whether the client claims.", up)
         yield gauge("claims_held", "Claims of this client whose lease stands.", len(claims))

@@ -13,7 +13,15 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 
 from prometheus_client import CollectorRegistry
 
-from marshal_py.errors import Closed
+from marshal_py import Marshal
+from marshal_py.client.marshal import driver_of
+from marshal_py.errors import (
+    Closed,
+    DuplicateClientId,
+    MarshalError,
+    PartitionCountChanged,
+    SnapshotMismatch,
+)
 from marshal_py.protocol import events as ev
 from marshal_py.telemetry import MarshalMetrics
 
@@ -116,3 +124,22 @@ def test_after_the_end_nothing_is_counted_and_the_name_is_free(client: Client) -
         assert len(client.listeners) == 1
     assert client.listeners == []
     assert value(registry, "up") is None
+
+
+@pytest.mark.parametrize("kind", [DuplicateClientId, PartitionCountChanged, SnapshotMismatch])
+def test_a_client_that_has_failed_for_good_is_down_and_tells_the_rest(
+    kind: type[MarshalError],
+) -> None:
+    """A look at its world raises why: a scrape would fail, and nobody hear that it is down."""
+    marshal, registry = Marshal("127.0.0.1:1", group_id="g", client_id="a"), CollectorRegistry()
+    driver: Any = driver_of(marshal)
+    driver.running = True
+    driver.reader = SimpleNamespace(world=None)
+    with MarshalMetrics(marshal, registry):
+        assert value(registry, "up") == 1
+        driver.failure = kind("no")
+        driver.mismatches = ["one"]
+        assert value(registry, "up") == 0
+        assert value(registry, "claims_held") == 0
+        assert value(registry, "snapshot_mismatches_total") == 1
+    driver.hooks.close(60)
