@@ -163,7 +163,8 @@ class Driver:
     @property
     def refused(self) -> AccessDenied | None:
         """The right to write that this client lacks at present."""
-        return self._writer.refused_now
+        writer: LogWriter | None = getattr(self, "_writer", None)  # before the start, there is none
+        return None if writer is None else writer.refused_now
 
     @property
     def observers(self) -> list[Observer]:
@@ -195,6 +196,7 @@ class Driver:
                 settings.kafka,
                 topic=settings.topic,
                 snapshot_topic=None if settings.wire == "text" else settings.snapshot_topic,
+                timeout_s=settings.connect_timeout_ms / 1000,
             )
         # A heartbeat that could not be sent within two intervals is of no use to anyone. In version
         # 1 it would even take the partition away from whoever had claimed it meanwhile.

@@ -171,8 +171,14 @@ def is_mock(cluster: Any) -> bool:
 
 
 def connect(kind: Any, config: KafkaConfig, errors: ConnectionErrors | None = None) -> Any:
-    """Make a Consumer or Producer; a setting that it refuses becomes a `ConfigurationError`."""
+    """Make a Consumer or Producer; a setting that it refuses becomes a `ConfigurationError`.
+
+    A program's own `error_cb` hears of errors, too.
+    """
     errors = errors or ConnectionErrors()
+    tell_program = config.get("error_cb")
+    if tell_program is not None and not callable(tell_program):
+        raise ConfigurationError(f"config 'error_cb' = {tell_program!r} must be a function")
 
     def on_error(error: KafkaError) -> None:
         if error.code() in REFUSED:
@@ -181,9 +187,11 @@ def connect(kind: Any, config: KafkaConfig, errors: ConnectionErrors | None = No
             errors.note(error.code(), error.str())
         else:
             errors.note_outage(error.code(), error.str())
+        if tell_program is not None:
+            tell_program(error)
 
     try:
-        return kind({"error_cb": on_error, **config}, logger=errors)
+        return kind({**config, "error_cb": on_error}, logger=errors)
     except (KafkaException, TypeError, ValueError) as error:
         problem = error.args[0] if error.args else error
         text = problem.str() if isinstance(problem, KafkaError) else str(problem)

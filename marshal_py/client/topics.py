@@ -152,14 +152,23 @@ def _all_topics(admin: AdminClient, errors: ConnectionErrors, deadline: float) -
 
 
 def ensure_topics(
-    config: Mapping[str, Any] | str, *, topic: str, snapshot_topic: str | None
+    config: Mapping[str, Any] | str,
+    *,
+    topic: str,
+    snapshot_topic: str | None,
+    timeout_s: float = 30.0,
 ) -> None:
     """Create the topics that are missing, with the settings of `plan_topics`.
 
-    With `snapshot_topic=None`, the coordination topic alone.
+    With `snapshot_topic=None`, the coordination topic alone. Raises as `create_topics` does.
     """
-    with_snapshots = snapshot_topic is not None
-    create_topics(config, topic=topic, snapshot_topic=snapshot_topic, with_snapshots=with_snapshots)
+    create_topics(
+        config,
+        timeout_s=timeout_s,
+        topic=topic,
+        snapshot_topic=snapshot_topic,
+        with_snapshots=snapshot_topic is not None,
+    )
 
 
 _NOT_YET: Final = {
@@ -204,7 +213,8 @@ def _await_leaders(
 ) -> TopicPlan:
     """Wait until the metadata show every partition with a leader."""
     while True:
-        found = admin.list_topics(plan.name, timeout=10).topics[plan.name]
+        wait_s = max(1.0, min(10.0, deadline - time.monotonic()))
+        found = admin.list_topics(plan.name, timeout=wait_s).topics[plan.name]
         parts = found.partitions
         if found.error is not None and found.error.code() in REFUSED:
             raise denied(kafka_config(config), plan.name, "Describe")

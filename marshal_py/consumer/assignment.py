@@ -115,7 +115,9 @@ class Assignment:
 
     def close(self, wait_s: float, deadline: float, *, release: bool) -> None:
         """Give everything back, or keep it (`release=False`), and end."""
-        if not self._thread.is_alive():
+        if not self._thread.is_alive():  # the client was closed before
+            self._stopped.set()
+            self._topics.stop()
             return
         self._partitions.end(hurry_s=time.monotonic() + wait_s, release=release)
         self._closing = True

@@ -78,6 +78,7 @@ class PartitionClaims:
         self._settle_ms = settle_ms
         self._is_text = marshal.settings.wire == "text"
         self._assignor: Assignor | Version1Assignor
+        self._has_started = False
         self._is_settling = True
         self._giving: tuple[Unit, float] | None = None
         """What is being given to another member, and since when."""
@@ -102,6 +103,7 @@ class PartitionClaims:
             self._assignor = Version1Assignor(marshal, self._subscription, greedy=self._greedy)
         else:
             self._assignor = Assignor(marshal, self._subscription, settle_ms=self._settle_ms)
+        self._has_started = True
 
     def close(self) -> None:
         """What is held is given back as it is."""
@@ -109,6 +111,8 @@ class PartitionClaims:
     def change(self, **changes: Any) -> None:
         """Want something else from now on: other values of the `Subscription`."""
         self._subscription = dataclasses.replace(self._subscription, **changes)
+        if not self._has_started:  # the others are told with the start
+            return
         self._assignor.subscription = self._subscription
         if not self._is_text:
             self._marshal.set_member_metadata(self._subscription.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -95,7 +96,9 @@ class Topics:
                     raise errors.failure(error.args[0]) from None
         for topic in sorted(self._subscription.topics):
             if topic not in found:
-                known = _counts(self._fetcher.list_topics(5.0))
+                known: dict[str, int] = {}
+                with contextlib.suppress(KafkaException):  # it would only say what is close
+                    known = _counts(self._fetcher.list_topics(5.0))
                 raise TopicMissing(f"topic {topic!r} does not exist{did_you_mean(topic, known)}")
         self.counts = self._wanted(found)
         self._admin.known_topic = next(iter(self.counts), None)

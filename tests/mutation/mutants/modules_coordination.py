@@ -3000,4 +3000,64 @@ COORDINATION: tuple[Noticed, ...] = (
         "unit/marshal_py/consumer/test_fetcher.py::test_of_headers_that_are_no_text_everybody_gets_an_answer",
         ("Fetcher._ask", "make_headers_readable(messages)", "pass"),
     ),
+    noticed(
+        "a client that failed for good is down, and no failed scrape",
+        "marshal_py.telemetry.client_metrics",
+        "unit/marshal_py/telemetry/test_client_metrics.py::test_a_client_that_has_failed_for_good_is_down_and_tells_the_rest[PartitionCountChanged]",
+        (
+            "MarshalMetrics.collect",
+            "        except MarshalError:  # it has failed for good; what it holds lapses\n            claims = marshal.claims()\n",
+            "",
+        ),
+    ),
+    noticed(
+        "our own ear for errors stays where a program has one, too",
+        f"{CLIENT}.kafka_clients",
+        f"{OF_CLIENT}/test_connection_errors.py::test_a_program_that_hears_of_errors_itself_takes_them_from_nobody",
+        ("connect", '{**config, "error_cb": on_error}', '{"error_cb": on_error, **config}'),
+    ),
+    noticed(
+        "a program's own ear for errors hears of them",
+        f"{CLIENT}.kafka_clients",
+        f"{OF_CLIENT}/test_connection_errors.py::test_a_program_that_hears_of_errors_itself_takes_them_from_nobody",
+        ("connect", "            tell_program(error)\n", "            pass\n"),
+    ),
+    noticed(
+        "topics are made in the time that a start may take",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver.py::test_topics_are_made_in_the_time_that_a_start_may_take[msgpack-log.snapshots]",
+        ("Driver._connect", "                timeout_s=settings.connect_timeout_ms / 1000,\n", ""),
+    ),
+    noticed(
+        "topics are made in the time that was given",
+        f"{CLIENT}.topics",
+        f"{OF_CLIENT}/test_topics.py::test_the_topics_that_are_missing_are_created[s-made0]",
+        ("ensure_topics", "        timeout_s=timeout_s,\n", ""),
+    ),
+    noticed(
+        "where the client was closed nobody looks at topics any more",
+        f"{CONSUMER}.assignment",
+        f"{OF_CONSUMER}/test_assignment.py::test_where_the_client_was_closed_before_nobody_looks_at_topics_any_more",
+        (
+            "Assignment.close",
+            "            self._stopped.set()\n            self._topics.stop()\n            return\n",
+            "            return\n",
+        ),
+    ),
+    noticed(
+        "a topic is missing where nobody tells what is close",
+        f"{CONSUMER}.topics",
+        f"{OF_CONSUMER}/test_topics.py::test_a_topic_is_missing_also_where_nobody_tells_what_is_close_to_it",
+        (
+            "Topics.discover_at_start",
+            "contextlib.suppress(KafkaException)",
+            "contextlib.suppress(KeyError)",
+        ),
+    ),
+    noticed(
+        "a limit that is set before the start counts",
+        f"{CONSUMER}.partition_claims",
+        f"{OF_CONSUMER}/test_partition_claims.py::test_a_limit_that_is_set_before_the_start_is_what_the_others_are_told_with_it",
+        ("PartitionClaims.change", "if not self._has_started:", "if False:"),
+    ),
 )

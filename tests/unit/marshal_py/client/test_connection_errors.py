@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError
 
 from marshal_py import AuthenticationFailed, BrokerUnavailable, Consumer, Marshal
 from marshal_py.client.kafka_clients import ConnectionErrors, connect, patience
+from marshal_py.errors import ConfigurationError
 from tests.support.hanging_up import hanging_up
 
 NOT_YET_S = 0.8
@@ -146,3 +147,21 @@ def test_first_answers_are_awaited_briefly_and_none_for_long(
     assert next(waits) == 2.0
     now_s[0] = 170.0
     assert next(waits) == 0.1
+
+
+def test_a_program_that_hears_of_errors_itself_takes_them_from_nobody() -> None:
+    """Who gives up at a wrong password, and not when the time is up, has to hear of it, too."""
+    errors, told, settings = ConnectionErrors(), list[KafkaError](), dict[str, Any]()
+
+    def made(config: dict[str, Any], logger: Any) -> str:
+        assert logger is errors
+        settings.update(config)
+        return "client"
+
+    connect(made, {"error_cb": told.append}, errors)
+    error = KafkaError(KafkaError._AUTHENTICATION, "wrong password")
+    settings["error_cb"](error)
+    assert told == [error]
+    assert errors.last == "wrong password"
+    with pytest.raises(ConfigurationError, match="error_cb"):
+        connect(made, {"error_cb": "no function"}, errors)

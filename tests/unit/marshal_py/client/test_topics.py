@@ -132,8 +132,9 @@ def test_the_topics_that_are_missing_are_created(
     monkeypatch: pytest.MonkeyPatch, snapshots: str | None, made: list[str]
 ) -> None:
     stub = with_answers(monkeypatch, None, None)
-    ensure_topics("x:1", topic="t", snapshot_topic=snapshots)
+    ensure_topics("x:1", topic="t", snapshot_topic=snapshots, timeout_s=5.0)
     assert stub.asked == made
+    assert all(wait_s <= 5.0 for wait_s in stub.waits_s)
 
 
 @pytest.mark.parametrize(("timeout_s", "least", "most"), [(30.0, 2.0, 30.0), (0.0, 1.0, 1.0)])

@@ -105,3 +105,14 @@ def test_each_round_hears_what_the_kafka_client_tells_while_nobody_fetches(membe
     assignment._fetcher = SimpleNamespace(hear=lambda: heard.append(True))
     assignment._round()
     assert heard == [True]
+
+
+def test_where_the_client_was_closed_before_nobody_looks_at_topics_any_more(
+    member: Member,
+) -> None:
+    """It would be for as long as the process lives, with another Kafka client."""
+    stopped: list[bool] = []
+    assignment: Any = member.assignment
+    assignment._topics = SimpleNamespace(stop=lambda: stopped.append(assignment._stopped.is_set()))
+    assignment.close(0.0, 0.0, release=True)
+    assert stopped == [True]

@@ -11,6 +11,7 @@ import pytest
 
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.assignor import Decision
+from marshal_py.consumer.consumer import Consumer, core_of
 from marshal_py.consumer.held_partition import Stage
 from marshal_py.consumer.partition_claims import SETTLING_S, STORE_S, PartitionClaims
 from marshal_py.consumer.wakeup import Wakeup
@@ -63,6 +64,7 @@ class Member:
         self.claims._assignor = SimpleNamespace(  # type: ignore[assignment]
             decide=lambda units, lags: self.decision, is_due=lambda: False, due_in_s=lambda: 7.0
         )
+        self.claims._has_started = True
 
     # What `PartitionClaims` asks of partitions and positions
 
@@ -295,3 +297,22 @@ def test_another_limit_is_told_and_planned_for_at_once() -> None:
     assert member.wakeup.plan_due
     woken: threading.Event = member.wakeup._event
     assert woken.is_set()
+
+
+def test_who_is_slow_gives_so_many_to_others_and_takes_no_more_than_are_left() -> None:
+    consumer = Consumer("127.0.0.1:1", group_id="g", topics="t")
+    core: Any = core_of(consumer)
+    limits: list[int | None] = []
+    core.fetcher.active = {("t", n): None for n in range(5)}
+    core.shared.set_max_claims = limits.append
+    consumer.shed()
+    consumer.shed(3)
+    consumer.shed(9)
+    consumer.set_max_claims(None)
+    assert limits == [4, 2, 0, None]
+
+
+def test_a_limit_that_is_set_before_the_start_is_what_the_others_are_told_with_it() -> None:
+    consumer = Consumer("127.0.0.1:1", group_id="g", topics="t")
+    consumer.set_max_claims(2)
+    assert core_of(consumer).shared.subscription.max_claims == 2

@@ -122,3 +122,34 @@ def test_who_consumes_hears_that_the_client_was_closed(mock_kafka: TestBroker, h
         consume()
     threads[0].join()
     assert not consumer.health().ok
+    looking = core_of(consumer).topics._thread
+    looking.join(60)
+    assert not looking.is_alive(), "nobody needs to know of topics any more"
+
+
+def test_a_client_that_was_connected_before_its_topics_were_missing_may_be_started_again(
+    mock_kafka: TestBroker,
+) -> None:
+    client = Marshal(mock_kafka.config, group_id="g", close_on_sigterm=False)
+    consumer = Consumer(client, topics="orders")
+    with pytest.raises(TopicMissing, match="orders"):
+        consumer.start()
+    mock_kafka.send("orders", "1")
+    with consumer:
+        message = next(consumer.messages(idle_timeout_s=60), None)
+    assert message is not None
+
+
+def test_whose_consumer_is_closed_wants_nothing_any_more_though_its_client_goes_on(
+    mock_kafka: TestBroker,
+) -> None:
+    """Its share would lie idle, for as long as the client lives."""
+    mock_kafka.send("orders", "1")
+    with Marshal(
+        mock_kafka.config, group_id="g", client_id="me", interval_ms=500, close_on_sigterm=False
+    ) as client:
+        with Consumer(client, topics="orders", settle_ms=0) as consumer:
+            until(lambda: len(consumer.claims()) == 4)
+        assert client.claims() == []
+        with mock_kafka.consumer("orders", group_id="g", client_id="other") as other:
+            until(lambda: len(other.claims()) == 4, 30)

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.topics import GONE_AFTER, Topics, describe
+from marshal_py.errors import TopicMissing
 from marshal_py.protocol.subscription import Subscription
 
 
@@ -171,3 +172,33 @@ def test_a_pattern_means_no_topic_of_kafkas_own(wanted: Subscription, found: set
     topics._subscription = wanted
     there = {"a": 1, "orders": 2, "__internal": 50, "__consumer_offsets": 50}
     assert set(topics._wanted(there)) == found
+
+
+def test_a_topic_is_gone_however_often_kafka_says_that_it_does_not_know_it() -> None:
+    """It says so with each fetch: the looks that have not found it are counted all the same."""
+    kafka, changes = Kafka(), list[bool]()
+    topics = looking(kafka, changes)
+    kafka.there = {"a": 4}
+    topics._look()
+    kafka.there = {}
+    for _ in range(GONE_AFTER):
+        assert topics.counts == {"a": 4}
+        topics._on_gone("a")
+        assert topics._hurry.is_set()
+        topics._look()
+    assert topics.counts == {}
+
+
+def test_a_topic_is_missing_also_where_nobody_tells_what_is_close_to_it() -> None:
+    topics = looking(Kafka(), [])
+    fakes: Any = topics
+    fakes._marshal.settings = SimpleNamespace(connect_timeout_ms=1_000)
+
+    def list_topics(_: float, topic: str | None = None) -> Any:
+        if topic is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return SimpleNamespace(topics={})
+
+    fakes._fetcher.list_topics = list_topics
+    with pytest.raises(TopicMissing, match=r"topic 'a' does not exist$"):
+        topics.discover_at_start(threading.Event())

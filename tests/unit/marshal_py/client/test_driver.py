@@ -1,0 +1,113 @@
+"""What a driver does beside its claimant: who listens to it, when pauses and snapshots are due."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from marshal_py import Marshal
+from marshal_py.client.driver import MIN_SNAPSHOT_GAP_S
+from marshal_py.client.marshal import driver_of
+from marshal_py.errors import BrokerUnavailable
+
+
+class Client:
+    """A client that was never connected, as if it ran, and its clocks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.wall_s = 100.0, 1_700_000_000.0
+        clock = SimpleNamespace(
+            **{**vars(time), "monotonic": lambda: self.now_s, "time": lambda: self.wall_s}
+        )
+        monkeypatch.setattr("marshal_py.client.driver.time", clock)
+        self.marshal = Marshal("127.0.0.1:1", group_id="g", client_id="me", snapshot_every=1_000)
+        self.driver: Any = driver_of(self.marshal)
+        self.driver.running = True
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    return Client(monkeypatch)
+
+
+def test_who_listens_hears_of_another_log_in_the_hook_thread_and_until_it_stops(
+    client: Client,
+) -> None:
+    """In the driver's own thread, under its lock, a slow listener would delay heartbeats."""
+    told: list[tuple[str, str]] = []
+    driver = client.driver
+
+    def hear(why: str) -> None:
+        told.append((threading.current_thread().name, why))
+
+    stop = client.marshal.listen(lambda *_: None, hear)
+    with driver.lock:
+        for start_over in driver.restarted:
+            start_over("made anew")
+    stop()
+    assert (driver.restarted, driver._listeners) == ([], [])
+    stop()
+    driver.hooks.close(60)
+    assert told == [("marshal-hooks", "made anew")]
+
+
+def test_a_pause_that_is_over_by_the_wall_clock_is_looked_for_once_a_second(
+    client: Client,
+) -> None:
+    asked: list[float] = []
+    client.driver.claimant = SimpleNamespace(end_expired_pause=asked.append)
+    client.driver._end_expired_pauses()
+    client.now_s += 0.25
+    client.driver._end_expired_pauses()
+    assert asked == [1_700_000_000_000.0], "milliseconds, as the log has them"
+    client.now_s, client.wall_s = client.now_s + 1.5, client.wall_s + 3_600
+    client.driver._end_expired_pauses()
+    assert asked[1:] == [1_700_003_600_000.0]
+
+
+def test_whoever_crossed_a_boundary_writes_its_snapshot_where_enough_came_and_not_too_often(
+    client: Client,
+) -> None:
+    driver, mine = client.driver, client.marshal.instance_id
+    driver.reader = SimpleNamespace(newest_snapshot={0: 500})
+    assert driver._writer_of(0, 1_499, mine) == ""
+    assert driver._writer_of(0, 1_500, "another") == ""
+    assert driver._writer_of(0, 1_500, mine) == "me"
+    client.now_s += MIN_SNAPSHOT_GAP_S - 1
+    assert driver._writer_of(0, 9_000, mine) == ""
+    assert driver._writer_of(1, 1_000, mine) == "me", "of another partition"
+    client.now_s += 1
+    assert driver._writer_of(0, 9_000, mine) == "me"
+
+
+@pytest.mark.parametrize(("wire", "snapshots"), [("msgpack", "log.snapshots"), ("text", None)])
+def test_topics_are_made_in_the_time_that_a_start_may_take(
+    monkeypatch: pytest.MonkeyPatch, wire: Any, snapshots: str | None
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def ensure_topics(_: object, **how: Any) -> None:
+        asked.update(how)
+        raise BrokerUnavailable("down")
+
+    monkeypatch.setattr("marshal_py.client.topics.ensure_topics", ensure_topics)
+    marshal = Marshal(
+        "127.0.0.1:1",
+        group_id="g",
+        topic="log",
+        create_topics=True,
+        connect_timeout_ms=1_500,
+        wire=wire,
+    )
+    with pytest.raises(BrokerUnavailable):
+        marshal.start()
+    assert asked == {"topic": "log", "snapshot_topic": snapshots, "timeout_s": 1.5}
+
+
+def test_before_the_start_nothing_is_refused_and_nothing_has_failed() -> None:
+    marshal = Marshal("127.0.0.1:1", group_id="g")
+    assert (marshal.refused, marshal.failure, marshal.snapshot_mismatches) == (None, None, ())
