@@ -3006,8 +3006,8 @@ COORDINATION: tuple[Noticed, ...] = (
         "unit/marshal_py/telemetry/test_client_metrics.py::test_a_client_that_has_failed_for_good_is_down_and_tells_the_rest[PartitionCountChanged]",
         (
             "MarshalMetrics.collect",
-            "        except MarshalError:  # it has failed for good; what it holds lapses\n            claims = marshal.claims()\n",
-            "",
+            "except MarshalError:",
+            "except ZeroDivisionError:",
         ),
     ),
     noticed(
@@ -3040,8 +3040,8 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_assignment.py::test_where_the_client_was_closed_before_nobody_looks_at_topics_any_more",
         (
             "Assignment.close",
-            "            self._stopped.set()\n            self._topics.stop()\n            return\n",
-            "            return\n",
+            "            self._stopped.set()\n            self._topics.stop()\n            return",
+            "            return",
         ),
     ),
     noticed(
@@ -3059,5 +3059,91 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{CONSUMER}.partition_claims",
         f"{OF_CONSUMER}/test_partition_claims.py::test_a_limit_that_is_set_before_the_start_is_what_the_others_are_told_with_it",
         ("PartitionClaims.change", "if not self._has_started:", "if False:"),
+    ),
+    noticed(
+        "what a client has trimmed is not trimmed again",
+        f"{CLIENT}.log_trimming",
+        f"{OF_CLIENT}/test_log_trimming.py::test_what_a_snapshot_covers_that_was_read_back_is_deleted_once_but_for_its_anchor",
+        ("LogTrimmer.read", "                del self._written[p]\n", ""),
+    ),
+    noticed(
+        "the record that a snapshot is anchored at is not trimmed by a client",
+        f"{CLIENT}.log_trimming",
+        f"{OF_CLIENT}/test_log_trimming.py::test_what_a_snapshot_covers_that_was_read_back_is_deleted_once_but_for_its_anchor",
+        ("LogTrimmer.read", "next_offset - 1)", "next_offset)"),
+    ),
+    noticed(
+        "who has stopped listening hears of no other log",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver.py::test_who_listens_hears_of_another_log_in_the_hook_thread_and_until_it_stops",
+        ("Driver.listen", "self.restarted.remove(start_over)", "pass"),
+    ),
+    noticed(
+        "a client whose topics were missing may be started again",
+        f"{CLIENT}.driver",
+        f"{OF_CONSUMER}/test_restarts.py::test_a_client_that_was_connected_before_its_topics_were_missing_may_be_started_again",
+        ("Driver.disconnect", "        self.started = False\n", ""),
+    ),
+    noticed(
+        "pauses end by milliseconds of the wall clock",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver.py::test_a_pause_that_is_over_by_the_wall_clock_is_looked_for_once_a_second",
+        ("Driver._end_expired_pauses", "time.time() * 1000", "time.time()"),
+    ),
+    noticed(
+        "a client writes no snapshot just after another",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver.py::test_whoever_crossed_a_boundary_writes_its_snapshot_where_enough_came_and_not_too_often",
+        ("Driver._writer_of", "        self._last_snapshot_s[p] = now_s\n", ""),
+    ),
+    noticed(
+        "on_restart runs in the hook thread",
+        f"{CLIENT}.marshal",
+        f"{OF_CLIENT}/test_driver.py::test_who_listens_hears_of_another_log_in_the_hook_thread_and_until_it_stops",
+        ("Marshal.listen", "lambda why: hooks.call(partial(on_restart, why))", "on_restart"),
+    ),
+    noticed(
+        "messages that were claimed are not delivered without a lease",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_messages_are_only_delivered_if_the_lease_stands_when_the_log_has_answered",
+        ("ClaimCore.claim_messages", " is None and self.held", " is None"),
+    ),
+    noticed(
+        "on_lost is not called for what was never held",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_who_never_had_a_claim_does_not_lose_it",
+        ("Claim.hear", 'notice.kind == "lost" and was_acquired', 'notice.kind == "lost"'),
+    ),
+    noticed(
+        "claims that are waited for together share a time-out",
+        f"{CLIENT}.claims",
+        f"{OF_CLIENT}/test_claim.py::test_claims_that_are_waited_for_together_have_one_time_out",
+        (
+            "ClaimRegistry.wait_held",
+            "None if deadline is None else max(0.0, deadline - time.monotonic())",
+            "timeout_s",
+        ),
+    ),
+    noticed(
+        "whether claims are kept is passed on by the asyncio face",
+        f"{CLIENT}.aio",
+        f"{OF_CLIENT}/test_aio.py::test_who_keeps_its_claims_as_it_closes_has_them_again",
+        ("AsyncMarshal.close", "timeout_s, release=release)", "timeout_s)"),
+    ),
+    noticed(
+        "who has its position set leads no more",
+        f"{CLIENT}.leader_election",
+        f"{OF_CLIENT}/test_leader_election.py::test_who_has_its_position_set_leads_no_more",
+        (
+            "LeaderWatch._listen",
+            "ev.Claimed | ev.Released | ev.PositionSet",
+            "ev.Claimed | ev.Released",
+        ),
+    ),
+    noticed(
+        "a member sheds as many partitions as it says",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_partition_claims.py::test_who_is_slow_gives_so_many_to_others_and_takes_no_more_than_are_left",
+        ("Consumer.shed", ") - count))", ") - 1))"),
     ),
 )

@@ -185,3 +185,17 @@ def test_changes_of_leaders_end_with_the_client_and_with_the_watch(
             assert [change async for change in watch] == [], "nor does it begin again"
 
     run(main())
+
+
+def test_who_keeps_its_claims_as_it_closes_has_them_again(mock_kafka: TestBroker) -> None:
+    async def main() -> None:
+        marshal = await client(mock_kafka, client_id="me").start()
+        kept = await marshal.claim("t", 0)
+        epoch = kept.epoch
+        await marshal.close(release=False)
+        async with client(mock_kafka, client_id="other") as other:
+            assert await other.try_claim("t", 0) is None
+        async with client(mock_kafka, client_id="me") as again:
+            assert (await again.claim("t", 0)).epoch > epoch
+
+    run(main())

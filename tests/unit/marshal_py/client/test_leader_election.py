@@ -225,3 +225,29 @@ def test_a_name_fits_into_that_of_a_topic() -> None:
     for name in ("", "x" * (longest + 1), 7):
         with pytest.raises(InvalidArgument, match="leader name = "):
             leader_topic(name)  # type: ignore[arg-type]
+
+
+def test_who_has_its_position_set_leads_no_more() -> None:
+    """By an operator, say: nobody else leads before somebody has claimed it."""
+    driver, said = Driver(), list[Any]()
+    watching = watch(driver, said)
+    placed = ev.PositionSet(
+        2, seq=0, next_offset=0, client_id="op", instance_id="i", group_id="g",
+        topic=leader_topic("x"), partition=0,
+    )  # fmt: skip
+    driver.tell(0, [claimed("a", 1), placed])
+    assert said == [(None, Leader("a", "i", 1)), (Leader("a", "i", 1), None)]
+    assert watching.current is None
+
+
+def test_each_hook_of_a_leadership_is_called_for_what_it_is_named_after() -> None:
+    registry, leadership = candidate()
+    called: list[str] = []
+    leadership.on_lost = lambda _: called.append("lost")
+    leadership.on_lapsed = lambda _: called.append("lapsed")
+    leadership.on_regained = lambda _: called.append("regained")
+    list(leadership.campaign_steps(1.0))
+    claim: Any = registry.claim
+    for hook in (claim.on_lapsed, claim.on_regained, claim.on_lost):
+        hook(claim)
+    assert called == ["lapsed", "regained", "lost"]

@@ -248,3 +248,11 @@ def test_a_reader_that_follows_for_long_does_not_grow() -> None:
         assert reader.snapshots_to_write.empty()
     finally:
         reader.close()
+
+
+def test_of_a_log_that_is_no_more_no_snapshot_is_the_newest(desk: SnapshotDesk) -> None:
+    """What the next log has would be deleted, as if that one covered it."""
+    desk.read(snapshot_of(state_of(5)), lambda _: state_of(6))
+    until(lambda: desk.newest == {0: 5})
+    desk.reset(1)
+    assert desk.newest == {}

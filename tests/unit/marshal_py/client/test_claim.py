@@ -1,0 +1,111 @@
+"""One claim, and several that are waited for together, with a driver of the test's own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from marshal_py import Claim
+from marshal_py.client.claim import core_of
+from marshal_py.client.claims import ClaimRegistry
+from marshal_py.client.waiting import Steps
+from marshal_py.protocol.claimant import ClaimState, Holding, Notice
+
+SEQ = 7
+
+
+class Driver:
+    """Hooks run at once; each claim of messages is number `SEQ`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.now_ns = 0
+        self.log = logging.getLogger("marshal_py")
+        self.settings = SimpleNamespace(client_id="me", wire="msgpack")
+        self.hooks = SimpleNamespace(start=lambda: None, call=lambda hook: hook())
+        self.claimant = SimpleNamespace(claim_messages=lambda *_: SEQ)
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def check_open(self) -> None: ...
+    def carry_out(self) -> None: ...
+
+
+def held(driver: Any) -> Claim:
+    holding = Holding("t", 0, 0)
+    holding.state, holding.lease_until_ns, holding.acquired = ClaimState.HELD, 100, True
+    return Claim(driver, holding)
+
+
+@pytest.mark.parametrize("kind", ["messages_claimed", "messages_rejected"])
+@pytest.mark.parametrize("is_lapsed", [False, True])
+def test_messages_are_only_delivered_if_the_lease_stands_when_the_log_has_answered(
+    kind: Any, is_lapsed: bool
+) -> None:
+    """Whoever has taken over meanwhile may have them."""
+    driver = Driver()
+    claim = held(driver)
+    core = core_of(claim)
+    with driver.lock:
+        steps = core.claim_messages(9, 1.0)
+        wait = next(steps)
+        claim.hear(Notice(kind, core.holding, "epoch", SEQ + 1))
+        assert not wait.predicate()
+        claim.hear(Notice(kind, core.holding, "epoch", SEQ))
+        assert wait.predicate()
+        driver.now_ns = 100 * is_lapsed
+        with pytest.raises(StopIteration) as end:
+            steps.send(True)
+    assert end.value.value is (kind == "messages_claimed" and not is_lapsed)
+
+
+@pytest.mark.parametrize("acquired", [False, True])
+def test_who_never_had_a_claim_does_not_lose_it(acquired: bool) -> None:
+    driver, lost = Driver(), list[Claim]()
+    claim = held(driver)
+    claim.on_lost = lost.append
+    core_of(claim).holding.acquired = acquired
+    with driver.lock:
+        claim.hear(Notice("lost", core_of(claim).holding, "taken over"))
+    assert lost == [claim] * acquired
+
+
+def test_claims_that_are_waited_for_together_have_one_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, waits = 100.0, list[float | None]()
+
+    def wait_held(timeout_s: float | None) -> Steps[bool]:
+        nonlocal now_s
+        waits.append(timeout_s)
+        now_s += 3.0
+        yield from ()
+        return True
+
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    one: Any = SimpleNamespace(_core=SimpleNamespace(wait_held=wait_held))
+    driver: Any = SimpleNamespace()
+    registry = ClaimRegistry(driver)
+    for timeout_s in (5.0, None):
+        list(registry.wait_held([one] * 3, timeout_s))
+    assert waits == [5.0, 2.0, 0.0, None, None, None]
+
+
+def test_work_has_stopped_before_a_claim_is_given_back_to_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver, did = Driver(), list[str]()
+    claim = held(driver)
+    monkeypatch.setattr(claim, "release", lambda *, wait: did.append(f"release, wait={wait}"))
+    with driver.lock:
+        claim.hear(Notice("paused", core_of(claim).holding))
+    assert did == [], "who has nothing to stop waits for the claimant"
+    claim.on_pause = lambda _: did.append("stop")
+    with driver.lock:
+        claim.hear(Notice("paused", core_of(claim).holding))
+    assert did == ["stop", "release, wait=False"]
