@@ -135,7 +135,8 @@ class Consumer(OfOneProcess, Generic[V]):
       the handlers do meanwhile; coroutines (`AsyncConsumer`) in its event loop. No other partition
       moves until they return, and leases stand meanwhile. What `on_assigned` raises stops the
       consumer (`HandlerFailed`); what `on_revoked` raises is logged. Of a partition that was lost
-      (`claim.reason`), others may have messages already; and a handler that does not return within
+      (`claim.reason`), or whose group was paused for as long as the lease lasts, others may have
+      messages already; and a handler that does not return within
       `drain_timeout_s` (after a loss: 30 s) is not waited for.
     - `settings`: all else is for `Marshal`: `client_id`, `interval_ms`, `create_topics`, ...
 

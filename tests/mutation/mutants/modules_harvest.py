@@ -356,6 +356,26 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("_status_server", "            monitor.close()", "            pass"),
     ),
     noticed(
+        "a shard is given away when its leader has ended",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_sharded_harvester.py::test_a_shard_that_goes_is_stopped_and_the_next_one_waits_for_it",
+        (
+            "Harvester._round",
+            "            led.stop()\n",
+            "            led.stop()\n            self._candidacy.resign(leaves)\n",
+        ),
+    ),
+    noticed(
+        "who may harvest an outbox has its transactional id",
+        "harvest.sinks.kafka.sink",
+        "contract/test_sink.py::test_opening_fences_the_writer_before",
+        (
+            "TransactionalSink.__init__",
+            'Producers(config, f"harvest.{name}")',
+            'Producers(config, f"harvest.{name}.{id(self)}")',
+        ),
+    ),
+    noticed(
         "a leader without its database gives way",
         f"{RUN}.harvester",
         "unit/harvest/runtime/test_harvester.py::test_a_leader_without_its_database_lets_others_lead_until_it_reaches_it_again",

@@ -251,6 +251,7 @@ def test_a_shard_that_goes_is_stopped_and_the_next_one_waits_for_it() -> None:
     assert second.told.wait(WAIT_S)
     assert not first.told.is_set()
     assert [led.stopping for led in bench.harvester._led.values()] == [False, True]
+    assert [claim.released for claim in bench.marshal.claims] == [0, 0], "not before it has ended"
     for number in (1, 0):
         bench.end(number)
 

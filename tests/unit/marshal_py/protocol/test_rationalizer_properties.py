@@ -219,7 +219,9 @@ def test_state_is_bounded_by_cells_and_live_members(log: Log) -> None:
     assert all(member.version >= horizon for member in idle)
     assert len({member.version for member in state.members.values()}) == len(state.members)
     # No row is larger than its longest fields, so the bytes are bounded by the number of rows.
-    rows = len(state.cells) + len(state.members) + len(state.paused)
+    levels = {e.group_id for e in events if isinstance(e, ev.LevelSet)}
+    assert {name for name, group in state.groups.items() if group.level != m.LEVEL} <= levels
+    rows = len(state.cells) + len(state.members) + len(state.paused) + len(levels)
     assert len(state.encode()) <= 64 + rows * (4 * 1024 + 4 * 256 * 4)
 
 
