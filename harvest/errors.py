@@ -23,6 +23,7 @@ __all__ = [
     "InvalidRecord",
     "NoTransaction",
     "SchemaError",
+    "SinkHangs",
     "SinkUnavailable",
     "StoreUnavailable",
     "TableMissing",
@@ -87,6 +88,10 @@ class SinkUnavailable(HarvestError):
     """Kafka cannot be reached, or refused to begin; trying again may help."""
 
     blame = "environment"
+
+
+class SinkHangs(SinkUnavailable):
+    """The sink gives no sign of life any more; only another process helps."""
 
 
 class ArchiveError(HarvestError):

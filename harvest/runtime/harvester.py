@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal
 
 from harvest.core.interfaces.listener import Listener
-from harvest.errors import DatabaseChanged, HarvestError, StoreUnavailable
+from harvest.errors import DatabaseChanged, HarvestError, SinkHangs, StoreUnavailable
 from harvest.runtime.candidacy import Candidacy
 from harvest.runtime.events import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, Stats
 from harvest.runtime.leadership import Leadership, Tools
@@ -179,6 +179,10 @@ class Harvester:
             pass
 
     def _round(self) -> None:
+        for leadership in self._leaderships():
+            if leadership.hangs is not None:  # it may hang at its end as well
+                self._failure = leadership.hangs
+                return
         for shard, led in list(self._led.items()):
             if led.is_over:
                 del self._led[shard]
@@ -281,7 +285,7 @@ class Harvester:
             self._refusals[led.shard] = str(error)
             self._stands_again_s = time.monotonic() + _REFUSES_S
         except HarvestError as error:
-            if error.blame != "environment":
+            if error.blame != "environment" or isinstance(error, SinkHangs):
                 self._failure = error
             else:
                 place = (led.shard, led.lease.epoch)

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 from harvest.core.actions import Finish, LeaseLost, Start, Stop, Tick
-from harvest.errors import HarvestError, StoreUnavailable
+from harvest.errors import HarvestError, SinkHangs, StoreUnavailable
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.events import Event, Stats
 from harvest.runtime.lease import HeartbeatGuard, Lease
@@ -116,6 +116,7 @@ class Leadership:
         self._over = threading.Event()
         self._stop_at_s: float | None = None
         self._ran_s = time.monotonic()
+        self.hangs: SinkHangs | None = None
         self._database_fails = False
         """Whether the last failure since it worked was one of the database."""
         self.source_accepted = False
@@ -174,6 +175,11 @@ class Leadership:
     def crash(self, error: BaseException) -> None:
         """An error that nobody foresaw ends it; `run` raises it."""
         self.report(_Crashed(error))
+
+    def hang(self, error: SinkHangs) -> None:
+        """The same, of a sink that may not even be closed any more: nobody waits for that."""
+        self.hangs = error
+        self.crash(error)
 
     def pause(self, delay_ms: float) -> None:
         """Wait; not if nothing may wait any more."""

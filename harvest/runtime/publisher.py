@@ -13,7 +13,7 @@ from typing import Any, Final
 from harvest.core.actions import LeaseLost, Open, OpenFailed
 from harvest.core.failure import Failure
 from harvest.core.interfaces.sink import PipelinedSink, Sink
-from harvest.errors import CheckpointError, HarvestError, SinkUnavailable
+from harvest.errors import CheckpointError, HarvestError, SinkHangs
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.leadership import Leadership
 
@@ -104,7 +104,7 @@ class Publisher:
         """
         if self._is_awaited and time.monotonic() > self._sign_s + HANGS_AFTER_S:
             hangs = f"the sink hangs: it gave no sign of life for {HANGS_AFTER_S:.0f} s"
-            self._leadership.crash(SinkUnavailable(hangs))
+            self._leadership.hang(SinkHangs(hangs))
 
     @contextmanager
     def _awaited(self) -> Iterator[None]:

@@ -376,6 +376,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "nobody waits for the end of a sink that hangs",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_a_sink_that_hangs_ends_the_process_also_where_it_cannot_be_closed",
+        ("Harvester._round", "self._failure = leadership.hangs", "pass"),
+    ),
+    noticed(
         "a leader without its database gives way",
         f"{RUN}.harvester",
         "unit/harvest/runtime/test_harvester.py::test_a_leader_without_its_database_lets_others_lead_until_it_reaches_it_again",

@@ -16,12 +16,14 @@ from harvest.core.mark import Limits
 from harvest.core.row import Row
 from harvest.errors import (
     ConfigurationError,
+    SinkHangs,
     SinkUnavailable,
     StoreUnavailable,
     TableMissing,
 )
 from harvest.outbox.record import OutboxRecord
 from harvest.runtime import harvester as module
+from harvest.runtime import leadership, publisher
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.events import (
     Event,
@@ -442,6 +444,39 @@ def test_what_a_thread_did_not_foresee_ends_the_process(bench: Bench) -> None:
     with pytest.raises(ZeroDivisionError):
         harvester.run()
     assert bench.candidacy.resigned == 1
+
+
+def test_a_sink_that_hangs_ends_the_process_also_where_it_cannot_be_closed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "HANGS_AFTER_S", 0.0)
+    monkeypatch.setattr(leadership, "_CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(module, "_CLOSE_TIMEOUT_S", 0.01)
+    forever = threading.Event()
+
+    class Hung(MemorySink):
+        def open(self, *_: object) -> None:
+            forever.wait()
+
+        def close(self) -> None:
+            forever.wait()
+
+    monkeypatch.setattr(bench, "sink", lambda: Hung(bench.broker))
+    harvester = Harvester(bench.candidacy, bench.tools(), drain_timeout_s=0.01)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            harvester.run()
+        except SinkHangs as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    resigned = bench.candidacy.resigned
+    forever.set()
+    assert len(raised) == resigned == 1
 
 
 def test_what_the_configuration_forbids_is_raised_and_told_by_nobody_else(

@@ -112,7 +112,6 @@ def test_it_is_cut_off_while_the_last_failure_was_the_databases(
     scheduler = Scheduler({Stop: DONE}, during=work)
     leadership = Leadership(FakeLease(1))
     leadership._scheduler = scheduler  # as `run` does
-    leadership._scheduler = scheduler
     down, gone = StoreUnavailable(), SinkUnavailable()
     for event in (down, "tries", gone, down, "works", "fails", down):
         leadership.report(event)
