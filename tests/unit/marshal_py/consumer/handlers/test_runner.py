@@ -412,3 +412,103 @@ def test_a_partition_that_goes_waits_a_second_for_another_attempt_and_no_longer(
     ending.drain(part.key, now_s)
     assert ending.may_retry_at(part, now_s + 0.9)
     assert not ending.may_retry_at(part, now_s + 1.1)
+
+
+def test_how_long_an_earlier_claim_was_waited_for_is_nothing_to_the_next_one() -> None:
+    ground, before, now = Ground(drain_timeout_s=5.0), held(), held()
+    ground.runner._accept(run_of(before, 10))
+    ground.runner.succeeded(ground.take())
+    before.stage = Stage.DRAINING
+    ground.runner._look_after_partitions()
+    core_of(before.claim).ended.set()
+    ground.runner._look_after_partitions()
+    with mock.patch("time.monotonic", return_value=time.monotonic() + 3_600):
+        ground.runner._accept(run_of(now, 11))
+        assert ground.take() is not None
+        now.stage = Stage.DRAINING
+        ground.runner._look_after_partitions()
+        assert ground.runner.busy_with(now)
+
+
+def test_what_was_handed_back_fails_here_no_more() -> None:
+    ground, part = Ground(ordering="partition", retry=Retry(backoff_ms=0)), held()
+    ground.runner._accept(run_of(part, 10, 11))
+    ground.runner.failed(ground.take(), ValueError("bad"))
+    ground.runner._look_after_partitions()
+    assert ground.runner.troubles()[part.key].retrying == 1
+    ground.runner.gave_up(ground.take())
+    assert ground.runner.troubles()[part.key].retrying == 0
+
+
+@pytest.mark.parametrize("is_going", [False, True])
+def test_a_batch_that_failed_comes_again_one_by_one_unless_its_partition_goes(
+    is_going: bool,
+) -> None:
+    ground, part = Ground(batch_size=2), held()
+    ground.runner._accept(run_of(part, 10, 11))
+    task = ground.take()
+    assert [item.offset for item in task.items] == [10, 11]
+    if is_going:
+        part.stage = Stage.DRAINING
+    ground.runner.failed(task, ValueError("bad"))
+    stats = ground.runner.stats()
+    assert (stats.failures, stats.retries) == (1, not is_going)
+    assert (stats.handed_back, stats.buffered) == ((2, 0) if is_going else (0, 2))
+
+
+def test_who_is_stopped_again_waits_no_longer_for_another_attempt() -> None:
+    ending, part = Ending(30.0), held()
+    with mock.patch("time.monotonic", return_value=100.0) as clock:
+        ending.stop()
+        assert ending.may_retry_at(part, 100.75)
+        clock.return_value = 100.5
+        ending.stop(20.0)
+        assert ending.left_s == 20.0
+        assert ending.may_retry_at(part, 100.75)
+        assert not ending.may_retry_at(part, 101.25)
+
+
+def test_fetching_goes_on_when_little_waits_and_little_is_done_ahead() -> None:
+    ground, part = Ground(max_buffered=20, max_ahead=2), held()
+    core: Any = ground.runner._core
+    core.fetcher.active = {part.key: part, ("t", 4): None}
+    throttled = core.partitions.throttle
+    ground.runner._accept(run_of(part, *range(10, 16)))
+    ground.runner._throttle()
+    throttled.assert_called_once_with(part, True)
+    tasks = [ground.take() for _ in range(6)]
+    for task in tasks[1:]:
+        ground.runner.succeeded(task)
+    ground.runner._throttle()
+    assert throttled.call_count == 1, "little waits, but much is done ahead of the first"
+    ground.runner.succeeded(tasks[0])
+    ground.runner._throttle()
+    throttled.assert_called_with(part, False)
+
+
+def test_fetching_does_not_go_on_while_much_waits_though_nothing_is_done_ahead() -> None:
+    ground, part = Ground(max_buffered=20), held()
+    core: Any = ground.runner._core
+    core.fetcher.active = {part.key: part, ("t", 4): None}
+    ground.runner._accept(run_of(part, *range(10, 14)))
+    ground.runner._throttled.add(part.key)
+    ground.runner._throttle()
+    core.partitions.throttle.assert_not_called()
+    ground.runner.succeeded(ground.take())
+    ground.runner.succeeded(ground.take())
+    ground.runner._throttle()
+    core.partitions.throttle.assert_called_once_with(part, False)
+
+
+def test_how_old_a_message_is_counts_once_though_its_batch_failed() -> None:
+    ground, part = Ground(batch_size=2), held()
+    made: list[Any] = [
+        Message(topic="t", partition=3, offset=offset, value=b"v", timestamp=(1, 1_000))
+        for offset in (10, 11)
+    ]
+    ground.runner._accept(Run(part, made))
+    ground.runner.failed(ground.take(), ValueError("bad"))
+    for _ in range(2):
+        ground.runner.succeeded(ground.take())
+    stats = ground.runner.stats()
+    assert (stats.ages["t"].count, stats.durations["t"].count) == (2, 3)
