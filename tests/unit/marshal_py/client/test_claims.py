@@ -13,6 +13,7 @@ from marshal_py.client.claims import ClaimRegistry
 from marshal_py.client.waiting import Steps, Wait, block
 from marshal_py.errors import ClaimTimeout, InvalidArgument
 from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.wire import MSGPACK
 from marshal_py.testing import TestBroker
 from tests.support.spec import spec
 
@@ -159,3 +160,22 @@ def test_a_position_that_a_program_stores_has_no_leader_epoch_of_another(
         claim.set_metadata(b'{"mine": 1}')
         claim.commit(7, wait=True, timeout_s=30)
         assert claim.metadata == b'{"mine": 1}'
+
+
+def test_how_alive_a_holder_looks_is_told_and_of_a_cell_a_copy(mock_kafka: TestBroker) -> None:
+    home = MSGPACK.home
+    assert home is not None
+    group_id = next(name for name in "abcdefgh" if home(name, 4))  # not the first partition's
+    with Marshal(mock_kafka.config, group_id=group_id, client_id="me") as me:
+        assert (me.cell("t", 0), me.liveness("t", 0)) == (None, None)
+        claim = me.claim("t", 0)
+        assert me.liveness("t", 0) == "fresh"
+        cell = me.cell("t", 0)
+        assert cell is not None
+        assert (cell.holder, cell.epoch) == ("me", claim.epoch)
+        cell.holder = "nobody"
+        again = me.cell("t", 0)
+        assert again is not None
+        assert again.holder == "me"
+        claim.release()
+        assert me.liveness("t", 0) is None

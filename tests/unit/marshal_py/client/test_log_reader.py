@@ -11,11 +11,19 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+from marshal_py import Marshal
 from marshal_py.admin.operator import Operator
 from marshal_py.client import log_reader, pulse, snapshots
 from marshal_py.client.kafka_clients import connect
 from marshal_py.client.log_metadata import LogMetadata
-from marshal_py.client.log_reader import Hangs, LogReader, Truncated, boottime_ns
+from marshal_py.client.log_reader import (
+    GATHERED_BYTES,
+    WAIT_MS,
+    Hangs,
+    LogReader,
+    Truncated,
+    boottime_ns,
+)
 from marshal_py.client.topic_watch import ANSWER_S, TopicFacts, TopicWatch
 from marshal_py.errors import (
     AccessDenied,
@@ -824,3 +832,28 @@ def test_a_snapshot_in_the_partition_of_another_is_not_used(
 
     assert found(0) == [0]
     assert found(1) == []
+
+
+@pytest.mark.parametrize(
+    ("gather_ms", "waits_ms", "least_bytes"), [(0, WAIT_MS, 1), (50, 50, GATHERED_BYTES)]
+)
+def test_brokers_gather_records_for_as_long_as_is_asked_for_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch, gather_ms: int, waits_ms: int, least_bytes: int
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    def connect(_: object, config: dict[str, Any], *__: object) -> Any:
+        made.append(config)
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(log_reader, "connect", connect)
+    marshal = Marshal("127.0.0.1:1", group_id="g", interval_ms=5_000, gather_ms=gather_ms)
+
+    def stop(*_: object) -> None:
+        raise BrokerUnavailable("it was made by then")
+
+    monkeypatch.setattr(LogReader, "open", stop)
+    with pytest.raises(BrokerUnavailable):
+        marshal.start()
+    assert made[0]["fetch.wait.max.ms"] == waits_ms
+    assert made[0]["fetch.min.bytes"] == least_bytes

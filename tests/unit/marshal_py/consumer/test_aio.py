@@ -10,9 +10,9 @@ import pytest
 import uvloop
 from confluent_kafka import Message
 
-from marshal_py import AsyncConsumer, AsyncMarshal
+from marshal_py import AcknowledgeType, AsyncConsumer, AsyncMarshal
 from marshal_py.consumer.consumer import core_of
-from marshal_py.errors import Closed
+from marshal_py.errors import BrokerUnavailable, Closed
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 from tests.support.messages import value_of
@@ -282,5 +282,27 @@ def test_a_task_that_is_cancelled_ends_at_once_and_loses_nothing(
                 if len(got) == 3:
                     break
             assert got == [b"1", b"1", b"2"]
+
+    run(main())
+
+
+def test_a_message_that_is_rejected_is_done_when_its_dead_letter_says_why(run: Run) -> None:
+    async def main() -> None:
+        consumer = AsyncConsumer("127.0.0.1:1", group_id="g", topics="t")
+        message: Any = "a message"
+        did: list[Any] = []
+        core: Any = core_of(consumer.sync)
+        core.reject = lambda *rejected: did.append(rejected)
+        consumer.sync.ack = did.append  # type: ignore[assignment, method-assign]
+        await consumer.acknowledge(message, AcknowledgeType.REJECT, reason="no such customer")
+        assert did == [(message, "no such customer"), message]
+
+        def fail(*_: object) -> None:
+            raise BrokerUnavailable("down")
+
+        core.reject = fail
+        with pytest.raises(BrokerUnavailable):
+            await consumer.acknowledge(message, AcknowledgeType.REJECT)
+        assert len(did) == 2, "it comes again"
 
     run(main())

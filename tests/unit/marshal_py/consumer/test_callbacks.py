@@ -6,14 +6,19 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from marshal_py import AsyncConsumer, Claim, Consumer
 from marshal_py.client.marshal import driver_of
+from marshal_py.consumer.consumer import core_of
+from marshal_py.consumer.held_partition import HeldPartition
+from marshal_py.consumer.partitions import LEFT_S
 from marshal_py.errors import ConfigurationError, HandlerFailed, NotHeld
 from marshal_py.testing import TestBroker
+from tests.unit.marshal_py.consumer.test_decisions import FakeClaim, part_of
 
 
 def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
@@ -330,3 +335,26 @@ def test_on_assigned_may_seek_another_partition(mock_kafka: TestBroker) -> None:
                 break
     assert positions == [1]
     assert came.count(came[0]) == 2
+
+
+def test_whoever_does_not_return_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing more would come of a partition that was lost, and has come back."""
+    now_s = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    core: Any = core_of(Consumer("127.0.0.1:1", group_id="g", topics="t"))
+    partitions, told = core.partitions, list[HeldPartition]()
+    partitions._callbacks = SimpleNamespace(revoked=told.append)
+    partitions._in_use = lambda _: True
+    claim = FakeClaim()
+    part = part_of(claim)
+    claim.reason, part.is_told = "taken over", True  # type: ignore[attr-defined]
+    partitions.by_key[part.key] = part
+    partitions.remove(part)
+    now_s += LEFT_S
+    partitions.tell_of_lost()
+    assert (told, partitions.wind_up()) == ([], False), "who closes waits for it, too"
+    now_s += 1
+    partitions.tell_of_lost()
+    assert (told, partitions.wind_up()) == ([part], True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,17 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as KafkaMessage
 
 from marshal_py.consumer import dead_letters
-from marshal_py.consumer.dead_letters import PREFIX, REPLAYED, DeadLetters, headers_of
+from marshal_py.consumer.dead_letters import (
+    PREFIX,
+    REPLAYED,
+    DeadLetters,
+    check_dead_letter_topics,
+    headers_of,
+)
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
+    ConfigurationError,
     DeadLetterFailed,
     DeserializationFailed,
     TopicMissing,
@@ -245,3 +253,15 @@ def test_headers_leave_out_what_is_not_known_and_name_the_cause_of_what_cannot_b
     error.__cause__ = None
     told = dict(headers_of(message, error, **who))  # type: ignore[arg-type]
     assert told[f"{PREFIX}error-class"] == b"marshal_py.errors.DeserializationFailed"
+
+
+def test_dead_letters_do_not_go_where_they_will_be_read_again() -> None:
+    """Nor to a topic that a pattern will find when the first of them has made it."""
+    looked_for: list[set[str]] = []
+    letters: Any = SimpleNamespace(check=looked_for.append)
+    topics: Any = SimpleNamespace(counts={"orders": 4}, wants=lambda name: "orders" in name[:6])
+    with pytest.raises(ConfigurationError, match=r"'orders.dlq' is among the topics"):
+        check_dead_letter_topics(letters, topics, "{topic}.dlq")
+    assert looked_for == []
+    check_dead_letter_topics(letters, topics, "dead.{topic}")
+    assert looked_for == [{"dead.orders"}]

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
+from marshal_py.client.marshal import driver_of
 from marshal_py.consumer import at_most_once
 from marshal_py.consumer import iteration as iterating
 from marshal_py.consumer.assignor import Assignor, Decision
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.fetcher import FETCH
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
-from marshal_py.errors import NotHeld
+from marshal_py.errors import DuplicateClientId, NotHeld
 from marshal_py.protocol.balance import Plan, Unit
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.events import MemberJoined
@@ -550,3 +551,9 @@ def test_a_batch_that_is_put_back_as_it_was_decoded_is_decoded_once_when_it_come
     run = core.delivery.next_run()
     assert offsets(run) == [0, 1, 2]
     assert taken(run) == [3, 3, 3]
+
+
+def test_a_client_that_has_failed_for_good_ends_the_loop(any_consumer: Any) -> None:
+    driver_of(any_consumer.marshal).failure = DuplicateClientId("another process has its name")
+    with pytest.raises(DuplicateClientId):
+        any_consumer.iteration.next_run(0.0)

@@ -10,7 +10,14 @@ from confluent_kafka import Message
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Runs, Stage
+from marshal_py.consumer.held_partition import (
+    KEPT_IN_HANDS,
+    Batch,
+    HeldPartition,
+    Run,
+    Runs,
+    Stage,
+)
 from marshal_py.protocol.claimant import Holding
 
 
@@ -401,3 +408,12 @@ def test_a_run_that_is_cut_leaves_no_bytes_behind_as_it_goes_elsewhere() -> None
     while there:
         there.popleft()
     assert (there.total, there.total_bytes) == (0, 0)
+
+
+def test_of_what_was_in_hand_when_claims_ended_the_latest_is_remembered() -> None:
+    part = held()
+    part.in_hands_before = tuple((n, n + 1) for n in range(0, 2 * KEPT_IN_HANDS, 2))
+    begin(part, 1_000, 1_001)
+    in_hands = part.in_hands()
+    assert len(in_hands) == KEPT_IN_HANDS
+    assert (in_hands[0], in_hands[-1]) == ((2, 3), (1_000, 1_002))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message
@@ -13,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 from marshal_py import Consumer
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.consumer.positions import judge
-from marshal_py.errors import ClaimTimeout, ConfigurationError, MessagesMissing
+from marshal_py.errors import ClaimTimeout, ConfigurationError, MessagesMissing, NotHeld
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.rationalizer import Cell
 from tests.support.spec import spec
@@ -782,3 +783,35 @@ def test_what_is_done_above_a_gap_is_told_when_a_partition_is_given_back(
     world.made.partitions._give_back(world.part)
     (told,) = world.flushed
     assert ClaimMetadata.decode(told).done_ranges == ((16, 17),)
+
+
+def test_a_group_that_begins_at_a_time_after_the_last_message_begins_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, start=2**41)
+    world.made.positions._offsets = lambda keys, which, *_: dict.fromkeys(
+        keys, 20 if which == -1 else -1
+    )
+    world.advance()
+    assert world.committed == [20]
+
+
+@pytest.mark.parametrize("error", [ClaimTimeout("later"), NotHeld("lost meanwhile")])
+def test_who_commits_is_told_of_what_was_not_stored_and_not_of_what_is_lost(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    world = World(monkeypatch)
+    claimant = SimpleNamespace(advance=lambda *_: None)
+    monkeypatch.setattr(world.made.marshal._driver, "claimant", claimant, raising=False)
+    world.part.holding.epoch = 3
+    world.advance()
+    world.part.finish(run_of(world.part, 10))
+    partitions, claim = world.made.partitions, cast("Any", world.claim)
+    partitions.by_key[world.part.key] = world.part
+    claim.commit = mock.Mock(side_effect=error)
+    if isinstance(error, NotHeld):
+        partitions.commit(1.0)
+    else:
+        with pytest.raises(ClaimTimeout, match="later"):
+            partitions.commit(1.0)
+    claim.commit.assert_called_once_with(11, wait=True, timeout_s=mock.ANY)

@@ -1002,3 +1002,14 @@ def test_at_most_once_what_is_being_claimed_is_not_given_back_meanwhile(group: G
     assert (part.proposed, part.end_offset) == (2, 2)
     found = [offset for _ in range(50) for offset in member.work()]  # it waits for the log
     assert sorted(found) == list(range(100))
+
+
+def test_who_leaves_a_topic_lets_go_of_the_book_that_it_was_about_to_begin(group: Group) -> None:
+    """Nobody else could begin it for as long as this member lives."""
+    group.end = 10
+    first = group.member("a")
+    first.turn()
+    assert [record.topic for record in group.records(m.ClaimingPartition)] == ["t"]
+    first.leave()
+    group.settle()
+    assert group.member("b").work() == list(range(10))

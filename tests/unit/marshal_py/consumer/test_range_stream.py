@@ -317,3 +317,16 @@ def test_whatever_comes_and_goes_each_range_gets_all_of_its_messages_in_order(se
                 assert reader.given[part.first_offset] == want
                 held.remove(part)
                 reader.let_go(part)
+
+
+def test_what_was_kept_before_it_was_stopped_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka would be paused as soon as something came, for each range anew."""
+    monkeypatch.setattr(range_stream, "KEPT_BYTES", 400 * 5)
+    reader = Reader(3 * KEPT)
+    for start in (0, 1_000):
+        reader.hold(start, start + 10)
+        while not reader.kafka.paused:
+            reader.fetch(50)
+        assert start + 200 <= (reader.kafka.at or 0) <= start + 300
+        reader.stream.stop(reader.kafka)
+    assert reader.kafka.asked == [0, 1_000]

@@ -373,3 +373,17 @@ def test_what_was_committed_as_ctrl_c_came_is_not_done_again(
     world.transactions.run(world._transform)
     assert world.transformed == [5, 6], "and not twice"
     assert world.acked == [5, 6]
+
+
+def test_producers_of_claims_that_have_ended_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has threads and connections, and partitions come and go."""
+    world = World(monkeypatch, 5, 6)
+    world.work_off([5])
+    gone, mine = (
+        SimpleNamespace(claim=SimpleNamespace(reason=reason)) for reason in ("taken over", None)
+    )
+    others: Any = {("t", 4): gone, ("t", 5): mine}
+    world.transactions._producers.update(others)
+    batch = Batch([SimpleNamespace(offset=lambda: 6)], world.claim)
+    assert world.transactions._work_off(batch, world._transform)
+    assert sorted(world.transactions._producers) == [("t", 3), ("t", 5)]

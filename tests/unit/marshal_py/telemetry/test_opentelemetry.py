@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from prometheus_client import CollectorRegistry, Counter, Summary
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -259,3 +259,13 @@ def test_a_traced_handler_is_given_the_claim_as_without_the_span(
         assert options.executor == "asyncio"
         assert asyncio.run(options.whole(message, "the claim")) == "the claim"
     assert len(spans.get_finished_spans()) == 3
+
+
+def test_what_has_changed_since_the_instruments_were_made_is_told_at_once() -> None:
+    registry = CollectorRegistry()
+    gauge = Gauge("harvest_waiting", "doc", ["outbox"], registry=registry).labels("a")
+    gauge.set(1)
+    reader = InMemoryMetricReader()
+    with export_metrics(registry, meter=MeterProvider([reader]).get_meter("test")):
+        gauge.set(2)
+        assert said(reader) == {("harvest.waiting", "1", "a"): 2}
