@@ -41,6 +41,9 @@ _OTHERS_FIRST: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PRO
 _CONNECTIONS: Final = 4
 _ANY_AGE: Final = "36500d"
 _OF_AN_ARCHIVE: Final = re.compile(r".+-[0-9]+-[0-9]+\.parquet")
+_LATELY: Final = (1, 7, 36_500)
+"""Days back in which the newest row is looked for: of most outboxes it is of today or yesterday, of
+an archive some days old; a lake keeps rows of months."""
 
 
 def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> int:
@@ -159,8 +162,13 @@ def _of_newest_day(spark: SparkSession, lake: Lake, outbox: str) -> DataFrame | 
     known = lake.frame(spark, "bronze.outbox_rows")
     # A row of tomorrow (an application may write its own create_time) says nothing of today's.
     ours = known.filter(known.outbox == outbox).filter("at <= current_timestamp()")
-    newest = ours.selectExpr("max(day)").collect()[0][0]
-    return None if newest is None else ours.filter(f"day = DATE '{newest}'")
+    today = dt.datetime.now(dt.UTC).date()
+    for days in _LATELY:
+        lately = ours.filter(f"day >= {date_literal(today - dt.timedelta(days))}")
+        newest = lately.selectExpr("max(day)").collect()[0][0]
+        if newest is not None:
+            return ours.filter(f"day = {date_literal(newest)}")
+    return None
 
 
 def _add(spark: SparkSession, lake: Lake, rows: DataFrame) -> int:

@@ -108,7 +108,7 @@ def run(
 
       marshal lake run -b localhost:9092 --lake /data/lake --published orders --day 2026-11-21
 
-      marshal lake run -b localhost:9092 --lake s3a://bucket/lake --continuous --every 300
+      marshal lake run -b localhost:9092 --lake s3a://bucket/lake --published orders --continuous
     """
     allowed = tuple(allow or ())
     for kind in allowed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -150,6 +151,7 @@ def delivered(
     *,
     as_of: dt.datetime | None = None,
     upto: list[dt.datetime | None] | None = None,
+    topics: Sequence[str] = ("s", "t"),
 ) -> dict[int, Values]:
     """The deliveries of the day, by id; `upto`: what looks for rows have noted."""
     looks = [{"outbox": BOX, "at": at(), "upto": each, "day": DAY} for each in upto or []]
@@ -161,7 +163,13 @@ def delivered(
         silver__claims=claims or [],
     )
     write_deliveries(
-        spark, cast(Lake, tables), DAY, as_of=as_of or at(days=2), grace_s=3_600, late_days=1
+        spark,
+        cast(Lake, tables),
+        DAY,
+        topics=topics,
+        as_of=as_of or at(days=2),
+        grace_s=3_600,
+        late_days=1,
     )
     ids = [each["id"] for each in tables.written]
     assert len(set(ids)) == len(ids)
@@ -206,6 +214,27 @@ def test_a_row_without_a_record_is_lost_when_it_is_older_than_the_grace(
     rows = [row(1, at(2)), row(2, at(2, ms=1))]
     found = delivered(spark, rows, [], as_of=at(3))
     assert {id: each["status"] for id, each in found.items()} == {1: "lost", 2: "pending"}
+
+
+@pytest.mark.parametrize(
+    ("topics", "unread"),
+    [(["s", "t"], {3, 4}), (["t", "payments", "t2"], set()), ([], {2, 3, 4})],
+)
+def test_a_row_that_asks_for_a_topic_that_is_not_read_is_not_lost(
+    spark: SparkSession, topics: list[str], unread: set[int]
+) -> None:
+    """Nobody knows whether it is; it is no matter of how old it is."""
+    rows = [
+        row(1, at(2)),
+        row(2, at(2)),
+        row(3, at(2), topic="payments"),
+        row(4, at(4), topic="t2"),
+    ]
+    found = delivered(spark, rows, [record(1, 0, at(2))], as_of=at(4), topics=topics)
+    known = {1: "delivered", 2: "lost", 3: "lost", 4: "pending"}
+    assert {id: each["status"] for id, each in found.items()} == {
+        id: "unread" if id in unread else status for id, status in known.items()
+    }
 
 
 def test_a_record_without_a_row_is_unexpected_when_it_is_older_than_the_grace(
@@ -521,6 +550,7 @@ def test_an_outbox_is_counted_by_what_became_of_its_rows(spark: SparkSession) ->
         "disordered": 0,
         "altered": 1,
         "handled": 1,
+        "unread": None,
         "latency_p50_ms": 51,
         "latency_p95_ms": 96,
         "latency_p99_ms": 100,
@@ -1065,6 +1095,31 @@ def test_what_is_lost_is_not_known_where_rows_that_were_there_stay_away(
     assert write(spark, lake, record, delivery(2, "delivered"))["findings: lost"] == (0, True)
 
 
+def test_what_is_lost_is_not_known_where_rows_ask_for_a_topic_that_was_not_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake.at(str(tmp_path))
+    said: list[str] = []
+
+    def found(*rows: Values) -> list[Any]:
+        """What is expected of `lost`, and what the table of outboxes has."""
+        said.clear()
+        gate = write(spark, lake, *rows, said=said)["findings: lost"]
+        assert lake.frame(spark, "gold.findings").filter("kind <> 'lost'").isEmpty()
+        (kept,) = lake.frame(spark, "gold.outboxes").collect()
+        return [gate, *(kept[name] for name in ("rows", "lost", "unread"))]
+
+    rows = [
+        delivery(1, "delivered"),
+        *(delivery(n, "unread", topic=f"t{n % 2}") for n in (2, 3, 4)),
+    ]
+    assert found(*rows) == [(None, False), 4, None, "t0 t1"]
+    assert said == [f"{DAY}: rows ask for topics that were not read: --published t0 --published t1"]
+    assert found(*rows, delivery(5, "lost")) == [(1, False), 5, 1, "t0 t1"]
+    assert found(rows[0]) == [(0, True), 1, 0, None]
+    assert said == []
+
+
 @pytest.mark.parametrize(
     ("as_of", "counts", "looked", "away"),
     [
@@ -1123,10 +1178,37 @@ def test_a_day_is_written_again_by_the_first_run_that_can_say_more_of_it(
     ]
     lag, groups = ([{"day": DAY + dt.timedelta(n)} for n in days] for days in ((-4, -40), (-4, 0)))
     lake = cast(Lake, Tables(spark, gold__runs=runs, gold__lag=lag, gold__groups=groups))
-    found = [_days_again(spark, lake, at(hour), LakeSettings()) for hour in (24.9, 25, 49)]
+    found = [_days_again(spark, lake, at(hour), LakeSettings(), DAY) for hour in (24.9, 25, 49)]
     days = [sorted((day - DAY).days for day in each) for each in found]
     # The run of -4 was killed before it was noted.
     assert days == [[-4], [-4, -1, 0], [-4, -1, 0]]
+
+
+def test_a_day_whose_night_failed_is_written_by_the_next_run(spark: SparkSession) -> None:
+    """The one of -6 never began; what came of that day is in bronze."""
+
+    def some(*days: int) -> list[Values]:
+        return [{"day": DAY + dt.timedelta(n)} for n in days]
+
+    def again(last: int, *noted: int) -> list[int]:
+        written = " ".join(str(DAY + dt.timedelta(n)) for n in noted)
+        tables = Tables(
+            spark,
+            gold__runs=[{"started_at": at(), "days": written, "day": DAY}],
+            bronze__coordination=some(-40, -9, -7),
+            bronze__published=some(-6, -3),
+            bronze__outbox_rows=some(-2, -1),
+        )
+        found = _days_again(
+            spark, cast(Lake, tables), at(1), LakeSettings(), DAY + dt.timedelta(last)
+        )
+        return sorted((day - DAY).days for day in found)
+
+    assert again(-1, -8, -5) == [-7, -6, -3, -2]  # of -4 there is nothing
+    assert again(-5, -8, -7) == [-6]
+    assert again(-9, -8, -7) == []
+    assert again(-2, -50, -9, -7, -6, -5, -3) == []  # those long ago other runs have noted
+    assert again(-1) == []
 
 
 def test_a_day_is_written_again_when_more_is_known_of_its_rows(spark: SparkSession) -> None:
@@ -1136,9 +1218,12 @@ def test_a_day_is_written_again_when_more_is_known_of_its_rows(spark: SparkSessi
     runs = [{"started_at": at(), "days": written, "day": DAY}]
 
     def again(
-        rows: dict[int, int], counts: dict[int, tuple[int | None, int]], upto: int | None = None
+        rows: dict[int, int],
+        counts: dict[int, tuple[int | None, int]],
+        upto: int | None = None,
+        unread: str | None = None,
     ) -> list[int]:
-        """Rows in bronze of each day; in gold, and how many were pending."""
+        """Rows in bronze of each day; in gold, and how many were pending. `s` and `t` are read."""
         look = at(days=upto + 1, hour=1) if upto else None
         tables = Tables(
             spark,
@@ -1148,11 +1233,18 @@ def test_a_day_is_written_again_when_more_is_known_of_its_rows(spark: SparkSessi
             ],
             bronze__outbox_looks=[{"outbox": BOX, "at": at(), "upto": look, "day": DAY}],
             gold__outboxes=[
-                {"outbox": BOX, "rows": known, "pending": pending, "day": days[n]}
+                {
+                    "outbox": BOX,
+                    "rows": known,
+                    "pending": pending,
+                    "unread": unread,
+                    "day": days[n],
+                }
                 for n, (known, pending) in counts.items()
             ],
         )
-        found = _days_again(spark, cast(Lake, tables), at(1), LakeSettings())
+        settings = LakeSettings(published=["s", "t"])
+        found = _days_again(spark, cast(Lake, tables), at(1), settings, DAY)
         return sorted((day - DAY).days for day in found)
 
     assert again({-12: 2}, {-12: (2, 0), -11: (None, 0)}) == []
@@ -1166,6 +1258,9 @@ def test_a_day_is_written_again_when_more_is_known_of_its_rows(spark: SparkSessi
     assert again({}, {-12: (2, 1)}, upto=-13) == []
     assert again({}, {-12: (2, 1)}, upto=-12) == [-12, -11]
     assert again({}, {-12: (2, 1)}) == [-12, -11]
+    # A topic is read that was not.
+    assert again({}, {-12: (2, 0)}, unread="a t") == [-12, -11]
+    assert again({}, {-12: (2, 0)}, unread="a") == []
 
 
 def test_how_long_it_took_is_not_known_where_the_rows_of_an_outbox_are_not(

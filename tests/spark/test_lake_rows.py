@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harvest.errors import ConfigurationError
-from harvest.spark.lake import add_archive
+from harvest.spark.lake import _of_newest_day, add_archive
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake, spark_types
 
 if TYPE_CHECKING:
@@ -93,6 +93,24 @@ def test_a_look_into_an_archive_knows_rows_up_to_its_newest(archive: Archive) ->
     assert archive.add() == 3
     assert archive.add() == 0  # as late as before
     assert looks() == [MIDNIGHT + dt.timedelta(milliseconds=3)] * 2
+
+
+def test_the_newest_row_is_looked_for_in_late_days_first(
+    spark: SparkSession, archive: Archive
+) -> None:
+    """A lake keeps rows of months, and this is done every night."""
+    today = dt.datetime.combine(dt.datetime.now(dt.UTC), dt.time(), dt.UTC)
+    rows = [
+        (box, id, moment := today - dt.timedelta(days), "t", b"k", None, moment.date())
+        for box, id, days in ((BOX, 1, 0), (BOX, 2, 1), (BOX, 3, 60), ("shop/archived", 4, 5))
+    ]
+    table = "bronze.outbox_rows"
+    archive.lake.append(table, spark.createDataFrame(rows, spark_types(LAKE_TABLES[table])))
+    shutil.rmtree(Path(archive.lake.path(table)) / f"day={rows[2][-1]}")  # who reads it fails
+    for box, id in ((BOX, 1), ("shop/archived", 4)):
+        newest = _of_newest_day(spark, archive.lake, box)
+        assert newest is not None
+        assert [row["id"] for row in newest.collect()] == [id]
 
 
 def test_outboxes_have_their_archives_and_their_rows_apart(archive: Archive) -> None:

@@ -7,6 +7,7 @@ followed by one that writes the same batch, or finds it written. Of two drivers 
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.errors import LogHole
 from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
+from marshal_py.spark.lake.sql import date_literal
 from marshal_py.spark.lake.tables import Lake
 
 if TYPE_CHECKING:
@@ -214,13 +216,15 @@ def _check_same_topic(
         return {(row[0], row[1]): row[2] for row in rows.filter(f"nth <= {_COMPARED}").collect()}
 
     known: dict[tuple[int, int], int] = {}
-    for where in (frame, of_topic):  # the table's log knows the newest day, without a look at rows
+    week_ago = dt.datetime.now(dt.UTC).date() - dt.timedelta(7)
+    # The table's log knows the newest day, without a look at rows.
+    for where in (frame, of_topic.filter(f"day >= {date_literal(week_ago)}"), of_topic):
         newest = where.selectExpr("max(day)").collect()[0][0]
-        if newest is None:
-            return
-        known = last_known(f"day = DATE '{newest}'")
+        known = {} if newest is None else last_known(f"day = DATE '{newest}'")
         if known:
             break
+    else:
+        return
     extent = offsets.extent(topic)
     for p, at in sorted(known):
         if p not in extent or extent[p][1] <= at:

@@ -55,6 +55,7 @@ _JOINED: Final = """
 SELECT coalesce(r.outbox, p.outbox) AS outbox, coalesce(r.id, p.id) AS id,
   CASE
     WHEN r.id IS NOT NULL AND p.id IS NOT NULL THEN 'delivered'
+    WHEN p.id IS NULL AND NOT array_contains(split('{published}', ' '), r.topic) THEN 'unread'
     WHEN p.id IS NULL AND r.at > {pending_from} THEN 'pending'
     WHEN p.id IS NULL THEN 'lost'
     WHEN a.outbox IS NULL THEN 'unarchived'
@@ -213,14 +214,16 @@ def write_deliveries(
     lake: Lake,
     day: dt.date,
     *,
+    topics: Collection[str],
     as_of: dt.datetime,
     grace_s: float,
     late_days: int,
 ) -> None:
     """Write the deliveries of a day in place of those that are there.
 
-    `as_of`: everything from before then was read into bronze. `grace_s`: so much younger a row
-    without a record may still be on its way. `late_days`: on so many days after it a record is
+    `topics`: those that are read; of a row that asks for another nobody knows whether it
+    arrived. `as_of`: everything from before then was read into bronze. `grace_s`: so much younger a
+    row without a record may still be on its way. `late_days`: on so many days after it a record is
     looked for.
     """
     since, until = day - dt.timedelta(late_days), day + dt.timedelta(late_days)
@@ -237,12 +240,11 @@ def write_deliveries(
         rows, records = (spark.sql(_NUMBERED, frame=f, again=again) for f in (rows, records))
     ordered = spark.sql(_ORDERED, records=spark.sql(_RECORDS, published=records))
     pending_from = time_literal(as_of - dt.timedelta(seconds=grace_s))
-    looked = judged_to(spark, lake, grace_s)
     joined = spark.sql(
-        fill(_JOINED, pending_from=pending_from, in_event=_IN_EVENT),
+        fill(_JOINED, pending_from=pending_from, in_event=_IN_EVENT, published=" ".join(topics)),
         rows=rows,
         ordered=ordered,
-        looked=looked,
+        looked=judged_to(spark, lake, grace_s),
     )
     days = joined.filter(f"day = {date_literal(day)}")
     claims = spark.sql(

@@ -43,13 +43,16 @@ SELECT outbox,
   IF(known, count_if(created_at IS NOT NULL), NULL) AS rows,
   count_if(status = 'delivered') AS delivered,
   sum(copies) AS records,
-  IF(known, count_if(status = 'lost'), NULL) AS lost,
+  CASE WHEN known AND (count_if(status = 'lost') > 0 OR count_if(status = 'unread') = 0)
+    THEN count_if(status = 'lost') END AS lost,
   count_if(status = 'pending') AS pending,
   IF(known, count_if(status = 'unexpected'), NULL) AS unexpected,
   sum(greatest(copies - 1, 0)) AS duplicated,
   count_if(disordered) AS disordered,
   count_if(altered) AS altered,
   count_if(size(handled) > 0) AS handled,
+  nullif(array_join(sort_array(collect_set(IF(status = 'unread', topic, NULL))), ' '), '')
+    AS unread,
   latency_p50_ms, latency_p95_ms, latency_p99_ms, latency_max_ms, day
 FROM (SELECT *, bool_or(status <> 'unarchived') OVER (PARTITION BY outbox) AS known
       FROM {deliveries} WHERE day = {day}) LEFT JOIN most USING (outbox)
@@ -224,7 +227,7 @@ FROM {anomalies} WHERE day = {day}
 
 _STAY_AWAY: Final = """
 WITH expected AS (
-  SELECT outbox, bool_or(day = {day} AND lost IS NULL) AS unknown,
+  SELECT outbox, bool_or(day = {day} AND rows IS NULL) AS unknown,
     bool_or(day = {day}) AS has_some
   FROM {outboxes}
   WHERE day BETWEEN date_sub({day}, {still}) AND {day}
@@ -377,6 +380,13 @@ def _without_rows(spark: SparkSession, lake: Lake, day: dt.date) -> list[str]:
     return sorted(row[0] for row in found)
 
 
+def _not_read(spark: SparkSession, lake: Lake, day: dt.date) -> list[str]:
+    """Topics that rows of the day ask for, and that the run did not read."""
+    outboxes = lake.frame(spark, "gold.outboxes").filter(f"day = {date_literal(day)}")
+    found = outboxes.selectExpr("explode(split(unread, ' '))").distinct()
+    return sorted(row[0] for row in found.collect())
+
+
 _P99: Final = "IF(bool_or(records > 0 AND latency_p99_ms IS NULL), NULL, max(latency_p99_ms))"
 """Of an outbox whose rows nobody has brought it is not known, and then not of all."""
 
@@ -406,9 +416,16 @@ def _gates(
         Expectation(f"findings: {kind}", float(kinds.get(kind, 0)), 0.0, not kinds.get(kind))
         for kind in sorted({*always, *kinds} - set(wanted.allowed))
     ]
-    away = [] if kinds.get("lost") else _rows_stay_away(spark, lake, day, as_of)
+    away, unread = [], []
+    if not kinds.get("lost"):
+        away = _rows_stay_away(spark, lake, day, as_of)
+        unread = _not_read(spark, lake, day)
     if away:
         progress(f"{day}: rows of {', '.join(away)} are not known: bring them with `harvest lake`")
+    if unread:
+        options = " ".join(f"--published {topic}" for topic in unread)
+        progress(f"{day}: rows ask for topics that were not read: {options}")
+    if away or unread:
         unknown = Expectation("findings: lost", None, 0.0, False)
         gates = [unknown if gate.name == unknown.name else gate for gate in gates]
     if kinds.get("unexpected") and (names := _without_rows(spark, lake, day)):

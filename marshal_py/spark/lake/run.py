@@ -24,15 +24,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _KNOW_MORE: Final = """
-SELECT DISTINCT r.day
-FROM (SELECT outbox, day, count(*) AS rows FROM {rows} GROUP BY outbox, day) AS r
-LEFT JOIN {outboxes} AS o ON o.outbox = r.outbox AND o.day = r.day
+SELECT r.day
+FROM (SELECT day, count(*) AS rows FROM {rows} GROUP BY day) AS r
+LEFT JOIN (SELECT day, sum(rows) AS rows FROM {outboxes} GROUP BY day) AS o ON o.day = r.day
 WHERE r.rows > coalesce(o.rows, 0)
 UNION
 SELECT o.day FROM {outboxes} AS o LEFT JOIN {looked} AS k ON k.outbox = o.outbox
 WHERE o.pending > 0 AND date_add(o.day, 1) <= least({pending_from}, k.judged_to)
+UNION
+SELECT day FROM {outboxes} WHERE arrays_overlap(split(unread, ' '), split('{published}', ' '))
 """
-"""Days whose rows came after their tables were written, and those that all can be judged of now."""
+"""Days whose rows came after their tables were written, those that all can be judged of now, and
+those whose rows ask for a topic that was not read and is read now. Rows are counted by day alone:
+no column of theirs is read."""
+_OF_BRONZE: Final = ("bronze.coordination", "bronze.published", "bronze.outbox_rows")
 _OF_DAYS: Final = ("gold.outboxes", "gold.groups", "gold.lag", "gold.leadership")
 
 __all__ = ["LakeRun", "LakeSettings", "last_run", "run_lake"]
@@ -42,7 +47,8 @@ __all__ = ["LakeRun", "LakeSettings", "last_run", "run_lake"]
 class LakeSettings:
     """What a lake reads, and how it judges.
 
-    - `topic`: the coordination topic. `published`: topics that outboxes are published to.
+    - `topic`: the coordination topic. `published`: topics that outboxes are published to. What is
+      lost of rows that ask for another one is not known.
     - `sample_s`: how often the position of each claim becomes a row, seconds.
     - `grace_s`: so much younger a row without a record may still be on its way, seconds.
     - `late_days`: on so many days after its row a record is looked for.
@@ -134,7 +140,8 @@ def run_lake(
         sample_ms = max(1, int(settings.sample_s * 1000))
         fold_new(spark, lake, settings.topic, partitions, sample_ms)
         check_days(spark, lake, days, late_days=settings.late_days)
-        again = {*finish, *_days_again(spark, lake, started, settings)} - {*days}
+        before = max(days, default=dt.date.min)
+        again = {*finish, *_days_again(spark, lake, started, settings, before)} - {*days}
         days = sorted({*days, *days_left(spark, lake, again, late_days=settings.late_days)})
         gates: list[Expectation] = []
         for day in days:
@@ -144,6 +151,7 @@ def run_lake(
                 spark,
                 lake,
                 day,
+                topics=settings.published,
                 as_of=started,
                 grace_s=settings.grace_s,
                 late_days=settings.late_days,
@@ -173,33 +181,48 @@ def last_run(spark: SparkSession, place: str) -> dt.datetime | None:
 
 
 def _days_again(
-    spark: SparkSession, lake: Lake, now: dt.datetime, settings: LakeSettings
+    spark: SparkSession, lake: Lake, now: dt.datetime, settings: LakeSettings, before: dt.date
 ) -> set[dt.date]:
     """Days that no run has written since more could be said of them than the last one did.
 
     Also those whose rows have come since, and those that have something and are noted by no run: it
-    was killed among their tables.
+    was killed among their tables, or it failed before it began with a day that is before `before`.
     """
-    from pyspark.sql import DataFrame
-
-    recent = f"day >= {date_literal(now.date() - dt.timedelta(STILL_DAYS))}"
+    since = now.date() - dt.timedelta(STILL_DAYS)
+    recent = f"day >= {date_literal(since)}"
     runs = lake.frame(spark, "gold.runs").filter(recent)
     written = runs.selectExpr("explode(split(days, ' ')) AS written", "started_at")
     last = written.groupBy("written").agg({"started_at": "max"})
     found = last.filter("written <> ''").selectExpr("written", "unix_micros(`max(started_at)`)")
     moments = {dt.date.fromisoformat(day): _moment(micros) for day, micros in found.collect()}
-    frames = [lake.frame(spark, table).filter(recent).select("day") for table in _OF_DAYS]
-    there = {row[0] for row in reduce(DataFrame.union, frames).distinct().collect()}
+    there = _days_of(spark, lake, _OF_DAYS, recent)
+    if moments:  # days before all that were written were asked of no run
+        first = max(min(moments) + dt.timedelta(1), since)
+        between = {first + dt.timedelta(n) for n in range((before - first).days)} - moments.keys()
+        if between:
+            there |= between & _days_of(spark, lake, _OF_BRONZE, recent)
     again = {day for day, at in moments.items() if _says_more(day, at, now, settings)}
     rows, outboxes = (
         lake.frame(spark, table).filter(recent) for table in ("bronze.outbox_rows", "gold.outboxes")
     )
-    query = fill(_KNOW_MORE, pending_from=time_literal(now - dt.timedelta(0, settings.grace_s)))
+    query = fill(
+        _KNOW_MORE,
+        pending_from=time_literal(now - dt.timedelta(0, settings.grace_s)),
+        published=" ".join(settings.published),
+    )
     looked = judged_to(spark, lake, settings.grace_s)
     for (day,) in spark.sql(query, rows=rows, outboxes=outboxes, looked=looked).collect():
         # Their records may be of the days after it, where they had no row.
         again |= {day + dt.timedelta(n) for n in range(settings.late_days + 1)} & moments.keys()
     return again | there - moments.keys()
+
+
+def _days_of(spark: SparkSession, lake: Lake, tables: Sequence[str], where: str) -> set[dt.date]:
+    """Days of which one of the tables has something."""
+    from pyspark.sql import DataFrame
+
+    frames = [lake.frame(spark, table).filter(where).select("day") for table in tables]
+    return {row[0] for row in reduce(DataFrame.union, frames).distinct().collect()}
 
 
 def _says_more(day: dt.date, at: dt.datetime, now: dt.datetime, settings: LakeSettings) -> bool:

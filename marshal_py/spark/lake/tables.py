@@ -135,7 +135,7 @@ state bytes what the fold goes on from
             """
 outbox text NAME/OUTBOX
 id int id of the outbox's row
-status text delivered, lost, unexpected (no such row), pending or unarchived (no rows are known)
+status text delivered, lost, unread (its topic was not read), unexpected, pending or unarchived
 created_at time when the row was inserted; null where no row is known
 topic text topic: of the record, or of the row that has none
 key bytes key, likewise
@@ -158,13 +158,14 @@ outbox text NAME/OUTBOX
 rows int rows inserted that day; null: none are known
 delivered int rows and records that belong together
 records int records of those rows, duplicates among them
-lost int rows without a record, older than the grace; null: no rows are known
+lost int rows without a record, older than the grace; null: it is not known
 pending int younger rows, and younger records, whose other half has not come yet
 unexpected int records that no row asked for; null: no rows are known
 duplicated int records beyond the first of their row
 disordered int records behind one of a later row of the same key
 altered int records that differ from their row
 handled int records that the claims of some group went past
+unread text topics of rows without a record that were not read, with spaces between
 latency_p50_ms float half of the rows were published within, milliseconds
 latency_p95_ms float 95 % of them
 latency_p99_ms float 99 % of them

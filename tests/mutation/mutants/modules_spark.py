@@ -558,7 +558,31 @@ SPARK: tuple[Noticed, ...] = (
         "the gap of a day's outbox is not known where its rows are not",
         f"{LAKE}.gold",
         f"{DAYS}::test_an_outbox_is_counted_by_what_became_of_its_rows",
-        ("", "IF(known, count_if(status = 'lost'), NULL)", "count_if(status = 'lost')"),
+        ("", "CASE WHEN known AND (count_if", "CASE WHEN (count_if"),
+    ),
+    noticed(
+        "a row whose topic nobody reads is not lost",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_row_that_asks_for_a_topic_that_is_not_read_is_not_lost",
+        ("", "split('{published}', ' '), r.topic)", "array(r.topic), r.topic)"),
+    ),
+    noticed(
+        "what is lost is not known where a topic is not read",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_what_is_lost_is_not_known_where_rows_ask_for_a_topic_that_was_not_read",
+        ("_gates", "if away or unread:", "if away:"),
+    ),
+    noticed(
+        "the count of what is lost is not known where a topic is not read",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_what_is_lost_is_not_known_where_rows_ask_for_a_topic_that_was_not_read",
+        ("", " AND (count_if(status = 'lost') > 0 OR count_if(status = 'unread') = 0)", ""),
+    ),
+    noticed(
+        "a day is written again when the topics of its rows are read",
+        f"{LAKE}.run",
+        f"{DAYS}::test_a_day_is_written_again_when_more_is_known_of_its_rows",
+        ("", "arrays_overlap(split(unread, ' '), split('{published}', ' '))", "false"),
     ),
     noticed(
         "a takeover of gold is one from a silent client",
@@ -1228,5 +1252,29 @@ SPARK: tuple[Noticed, ...] = (
         "marshal_py.cli.demo.command",
         "unit/marshal_py/cli/test_demo_command.py::test_logs_that_cannot_be_kept_are_told_before_anything_starts",
         ("demo", 'make_folder("--log-dir", log_dir)', "pass"),
+    ),
+    noticed(
+        "a day whose run failed before it began with it is written by the next",
+        f"{LAKE}.run",
+        f"{DAYS}::test_a_day_whose_night_failed_is_written_by_the_next_run",
+        ("_days_again", "if between:", "if False:"),
+    ),
+    noticed(
+        "the newest row of an outbox is looked for in late days first",
+        f"{OUTBOX}.lake",
+        "spark/test_lake_rows.py::test_the_newest_row_is_looked_for_in_late_days_first",
+        ("", "(1, 7, 36_500)", "(36_500,)"),
+    ),
+    noticed(
+        "of a topic without a record on the newest day not all days are read",
+        f"{LAKE}.bronze",
+        f"{UNIT}/lake/test_bronze.py::test_of_a_topic_without_a_record_on_the_newest_day_not_all_days_are_read",
+        ("_check_same_topic", 'of_topic.filter(f"day >= {date_literal(week_ago)}"), ', ""),
+    ),
+    noticed(
+        "days before all that a lake was asked for are not written",
+        f"{LAKE}.run",
+        f"{DAYS}::test_a_day_whose_night_failed_is_written_by_the_next_run",
+        ("_days_again", "max(min(moments) + dt.timedelta(1), since)", "since"),
     ),
 )

@@ -149,10 +149,13 @@ Places = dict[tuple[int, int], int]
 class Table:
     """What was read: of the newest day, which is the second since 1970; and of all days."""
 
+    newest_day, looks = "1970-01-02", 0
+
     def __init__(self, newest: Places, all_days: Places) -> None:
         self._newest, self._all_days = newest, all_days
         self._rows: list[tuple[int, int, int]] = []
         self.read = self
+        self.of_last_week = self
 
     def exists(self, *_: object) -> bool:
         return True
@@ -167,6 +170,8 @@ class Table:
         return self
 
     def filter(self, condition: Any) -> Table:
+        if str(condition).startswith("day >= "):
+            return self.of_last_week
         found = self._newest if condition == "day = DATE '1970-01-02'" else self._all_days
         if str(condition).startswith("nth"):
             return self
@@ -174,7 +179,8 @@ class Table:
         return self
 
     def selectExpr(self, *what: str) -> Any:
-        one = {"max(day)": "1970-01-02", "unix_millis(cast(min(day) AS timestamp))": DAY_MS}
+        self.looks += what == ("max(day)",)
+        one = {"max(day)": self.newest_day, "unix_millis(cast(min(day) AS timestamp))": DAY_MS}
         if what[0] not in one:
             return self
         return SimpleNamespace(collect=lambda: [(one[what[0]],)])
@@ -189,6 +195,7 @@ def check(
     extent: dict[int, tuple[int, int]],
     *records: tuple[int, int, int],
     all_days: Places | None = None,
+    table: Table | None = None,
 ) -> list[Any]:
     """Look at a topic that has these records: partition, offset, timestamp; what is asked for."""
     asked: list[Any] = []
@@ -206,9 +213,9 @@ def check(
 
     monkeypatch.setattr(module, "read_to_end", read_to_end)
     monkeypatch.setattr("pyspark.sql.functions.col", lambda _: "x")
-    table = cast(Any, Table(read, read if all_days is None else all_days))
+    lake = cast(Any, table or Table(read, read if all_days is None else all_days))
     offsets = cast(Any, SimpleNamespace(extent=lambda _: extent))
-    _check_same_topic(table, table, {}, offsets, "bronze.published", "t", "partition", 1.0)
+    _check_same_topic(lake, lake, {}, offsets, "bronze.published", "t", "partition", 1.0)
     return asked
 
 
@@ -225,6 +232,19 @@ def test_the_last_record_that_was_read_must_still_be_there(
         check(monkeypatch, read, {**extent, 0: (0, 4)})
     with pytest.raises(LogHole, match="t/2 has fewer records"):
         check(monkeypatch, read, {0: (0, 5), 1: (0, 12)})
+
+
+def test_of_a_topic_without_a_record_on_the_newest_day_not_all_days_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, extent = {(0, 3): 90}, {0: (0, 9)}
+    table = Table({}, read)
+    table.of_last_week = Table({}, {})
+    table.of_last_week.newest_day = "1970-01-01"
+    assert check(monkeypatch, read, extent, (0, 3, 90), table=table) == [({0: 3}, {0: 4})]
+    assert (table.looks, table.of_last_week.looks) == (1, 1)
+    with pytest.raises(LogHole, match="record at t/0/3 is not the one"):
+        check(monkeypatch, read, extent, (0, 3, 91), table=table)
 
 
 def test_a_marker_in_the_place_of_the_last_record_hides_no_topic_that_was_made_anew(
