@@ -41,18 +41,18 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
     findings = [Finding("kafka", "ok", f"{len(metadata.brokers)} brokers answer")]
     own = (config.coordination.topic, f"{config.coordination.topic}.snapshots")
     for topic in own:
-        found = metadata.topics.get(topic)
-        if found is None or found.error is not None:
+        if not _is_there(metadata, topic):
             level = "warning" if config.coordination.create_topics else "error"
             text = (
                 f"the coordination topic {topic} does not exist or may not be seen: run `marshal "
                 "topic create`, or grant DESCRIBE on it"
             )
             findings.append(Finding("topic", level, text))  # type: ignore[arg-type]
-    if config.delivery == "transactional" or config.mode == "wal":
+    has_checkpoint = config.delivery == "transactional" or config.mode == "wal"
+    if has_checkpoint and not config.destinations:
         findings.append(_check_group(config))
-    known = [name for name in topics if name in metadata.topics]
-    missing = [name for name in topics if name not in metadata.topics]
+    known = [name for name in topics if _is_there(metadata, name)]
+    missing = [name for name in topics if name not in known]
     findings += [
         Finding(
             "topic",
@@ -63,7 +63,7 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
         for name in missing
     ]
     findings += _leaderless(metadata, [*own, *known])
-    there = [name for name in dict.fromkeys([*own, *known]) if name in metadata.topics]
+    there = [name for name in dict.fromkeys([*own, *known]) if _is_there(metadata, name)]
     settings_of = _settings_of(admin, there)
     for name in there:
         findings += _check_in_sync(name, metadata.topics[name].partitions, settings_of.get(name))
@@ -85,6 +85,12 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
                 text = f"{name} may not be written to: grant WRITE on it"
                 findings.append(Finding("topic", "error", text))
     return findings
+
+
+def _is_there(metadata: Any, name: str) -> bool:
+    """Whether it can be seen."""
+    found = metadata.topics.get(name)
+    return found is not None and found.error is None
 
 
 def _leaderless(metadata: Any, names: Sequence[str]) -> Iterator[Finding]:
@@ -159,7 +165,9 @@ def _check_topic(
 
 
 def _check_group(config: ReaperConfig) -> Finding:
-    group = f"harvest.{config.sink_name}"
+    # Of several shards, the first: the rights are those of all groups whose names begin so.
+    name = config.shard_sink_name(0) if config.mode == "range" else config.sink_name
+    group = f"harvest.{name}"
     consumer = make_client(Consumer, consumer_settings(config.kafka, group))
     try:
         found = committed_checkpoint(consumer, config.coordination.topic, _TIMEOUT_S)

@@ -49,6 +49,8 @@ class Cluster:
             "own.snapshots": (1, 3),
             "orders": (2, 3),
         }
+        self.hidden: set[str] = set()
+        """Topics that may not be described."""
         self.leaderless: dict[str, int] = {}
         """Topics of which so many partitions have no leader."""
         self.in_sync: dict[tuple[str, int], int] = {}
@@ -61,6 +63,7 @@ class Cluster:
         ]
         self.checkpoint: str | Exception | None = None
         self.unreachable = False
+        self.asked: list[str] = []
         self.closed = 0
         monkeypatch.setattr(module, "connected_admin", self._connected)
         monkeypatch.setattr(module, "make_client", self._consumer)
@@ -89,7 +92,12 @@ class Cluster:
                 )
                 for p in reversed(range(partitions))
             }
-            topics[name] = SimpleNamespace(error=None, partitions=parts)
+            refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            topics[name] = (
+                SimpleNamespace(error=refused, partitions={})
+                if name in self.hidden
+                else SimpleNamespace(error=None, partitions=parts)
+            )
         return self, SimpleNamespace(brokers={1: 1, 2: 2, 3: 3}, topics=topics)
 
     def describe_configs(self, resources: Sequence[Any], **_: object) -> dict[Any, Future]:
@@ -109,7 +117,9 @@ class Cluster:
             for name in topics.topic_names
         }
 
-    def _consumer(self, *_: object) -> Any:
+    def _consumer(self, _: object, settings: dict[str, Any]) -> Any:
+        self.asked.append(settings["group.id"])
+
         def close() -> None:
             self.closed += 1
 
@@ -142,9 +152,15 @@ def test_brokers_that_do_not_answer_are_all_that_is_said(cluster: Cluster) -> No
     assert cluster.findings() == [("error", "cannot be reached: localhost:1: Connection refused")]
 
 
+@pytest.mark.parametrize("is_hidden", [False, True])
 @pytest.mark.parametrize("missing", ["own", "own.snapshots"])
-def test_who_does_not_make_the_topics_has_to_find_them(cluster: Cluster, missing: str) -> None:
-    del cluster.topics[missing]
+def test_who_does_not_make_the_topics_has_to_find_them(
+    cluster: Cluster, missing: str, is_hidden: bool
+) -> None:
+    if is_hidden:
+        cluster.hidden.add(missing)
+    else:
+        del cluster.topics[missing]
     text = (
         f"the coordination topic {missing} does not exist or may not be seen: run `marshal topic "
         "create`, or grant DESCRIBE on it"
@@ -154,7 +170,11 @@ def test_who_does_not_make_the_topics_has_to_find_them(cluster: Cluster, missing
     assert cluster.findings(makes) == [("warning", text)]
 
 
-def test_a_topic_of_the_rows_that_is_missing_is_an_error(cluster: Cluster) -> None:
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_a_topic_of_the_rows_that_is_missing_is_an_error(cluster: Cluster, is_hidden: bool) -> None:
+    if is_hidden:
+        cluster.topics["bills"] = (1, 3)
+        cluster.hidden.add("bills")
     ((level, text),) = cluster.findings(None, "orders", "bills")
     assert (level, text.partition(",")[0]) == ("error", "bills")
 
@@ -306,10 +326,20 @@ def test_a_checkpoint_that_cannot_be_read_says_what_to_grant(
 
 
 @pytest.mark.parametrize(
-    ("more", "asked"), [("", 1), ("delivery: idempotent\n", 0), ("mode: wal\n", 1)]
+    ("more", "groups"),
+    [
+        ("", ["harvest.g.outbox"]),
+        ("delivery: idempotent\n", []),
+        ("destinations: {a: {http: {uri: 'http://shop.example/'}}}\n", []),
+        ("mode: wal\n", ["harvest.g.outbox"]),
+        ("mode: wal\ndelivery: idempotent\n", ["harvest.g.outbox"]),
+        ("mode: range\n", ["harvest.g.outbox.0"]),
+        ("mode: range\nshards: 3\n", ["harvest.g.outbox.0"]),
+    ],
 )
 def test_a_checkpoint_is_looked_at_where_there_is_one(
-    cluster: Cluster, more: str, asked: int
+    cluster: Cluster, more: str, groups: list[str]
 ) -> None:
     cluster.findings(config(more))
-    assert cluster.closed == asked
+    assert cluster.asked == groups
+    assert cluster.closed == len(groups)
