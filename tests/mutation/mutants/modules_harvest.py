@@ -2943,4 +2943,218 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/maintenance/test_archive.py::test_a_folder_without_a_name_is_not_the_one_where_one_happens_to_be",
         ("ParquetArchive.__init__", 'if folder == "":', "if folder is None:"),
     ),
+    noticed(
+        "a handshake that fails leaves no socket open",
+        f"{HTTP}.endpoint",
+        "unit/harvest/sinks/test_http_exchange.py::test_a_handshake_that_fails_leaves_no_socket_open",
+        ("HttpSink._connect", "except BaseException:", "except ssl.SSLError:"),
+    ),
+    noticed(
+        "NATS waits as long as was configured",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_an_acknowledgement_is_waited_for_as_long_as_was_configured",
+        ("NatsSink._publish", "jetstream(timeout=self._endpoint.timeout_ms / 1000)", "jetstream()"),
+    ),
+    noticed(
+        "a shard that is stuck is told of",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_sharded_harvester.py::test_a_leader_that_cannot_work_is_told_of_though_others_work",
+        ("Harvester.stuck_s", "return max(", "return min("),
+    ),
+    noticed(
+        "a look at the database takes of the time of the mark",
+        f"{RUN}.marked_rows",
+        "unit/harvest/runtime/test_marked_rows.py::test_a_mark_is_good_for_what_the_look_has_left_of_the_lease",
+        (
+            "MarkedRows.mark",
+            "            self._look(first=action.batch == 0)\n"
+            "            valid_ms = leadership.lease.remaining_ms\n",
+            "            valid_ms = leadership.lease.remaining_ms\n"
+            "            self._look(first=action.batch == 0)\n",
+        ),
+    ),
+    noticed(
+        "what publishes rows at least once in wal mode has the envelope",
+        f"{RUN}.parts",
+        "unit/harvest/runtime/test_parts.py::test_what_is_said_of_records_and_topics_is_so_of_both_sinks_of_wal_mode",
+        ("make_wal_tools", "wait_for_topics=waits, envelope=envelope", "wait_for_topics=waits"),
+    ),
+    noticed(
+        "wal mode archives, too",
+        f"{RUN}.partition_upkeep",
+        "unit/harvest/runtime/test_partition_upkeep.py::test_in_wal_mode_too_rows_are_in_the_archive_before_their_partition_goes",
+        ("_maintain_behind", "store, policy, make_archive(config)", "store, policy"),
+    ),
+    noticed(
+        "what cannot be noted ends nothing",
+        f"{RUN}.relay_leader",
+        "unit/harvest/runtime/test_relay_leader.py::test_what_cannot_be_noted_ends_nothing",
+        (
+            "",
+            "from harvest.errors import HarvestError\n",
+            "from harvest.errors import HarvestError, StoreUnavailable\n",
+        ),
+        ("RelayLeader._note", "except HarvestError as error:", "except StoreUnavailable as error:"),
+    ),
+    noticed(
+        "bounds are those of after the positions",
+        f"{RUN}.registration",
+        "unit/harvest/runtime/test_switch.py::test_a_position_that_moves_on_meanwhile_is_not_above_all_ids",
+        (
+            "_ids_problem",
+            "        found = [checkpoints.read",
+            "        bounds = store.bounds()\n        found = [checkpoints.read",
+        ),
+        (
+            "_ids_problem",
+            "        bounds = store.bounds()  # afterwards: ids go on being drawn\n",
+            "",
+        ),
+    ),
+    noticed(
+        "what could not be counted is tried again at once",
+        f"{RUN}.monitor",
+        "unit/harvest/runtime/test_monitor.py::test_what_could_not_be_counted_is_a_problem_until_it_is_counted",
+        (
+            "Monitor._count",
+            "            return\n        try:\n",
+            "            return\n"
+            "        self._count_at_s = started_s + _COUNT_EVERY_S\n"
+            "        try:\n",
+        ),
+    ),
+    noticed(
+        "drawn ids are looked at before who holds them, in MariaDB",
+        f"{MY}.range",
+        "unit/harvest/databases/test_mysql_range.py::test_the_ids_that_are_drawn_are_looked_at_before_those_who_hold_them",
+        (
+            "MysqlRangeStore.holders",
+            "        drawn = self._drawn()  # first: what is drawn later has other holders\n",
+            "",
+        ),
+        (
+            "MysqlRangeStore.holders",
+            "Holders(running, nameless, drawn)",
+            "Holders(running, nameless, self._drawn())",
+        ),
+    ),
+    noticed(
+        "a new connection is asked for its clock, in MariaDB",
+        f"{MY}.mark",
+        "unit/harvest/databases/test_mysql_mark.py::test_a_new_connection_may_lead_to_a_server_with_another_clock",
+        (
+            "MysqlMarkStore.mark",
+            "self._connected()  # to another server, perhaps: then it is asked for its clock",
+            "pass",
+        ),
+    ),
+    noticed(
+        "a file that is replaced while it is opened is the one before",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_mark.py::test_a_file_that_is_replaced_while_it_is_opened_is_opened_anew",
+        (
+            "SqliteTable._connected",
+            "connection, before or self._file()",
+            "connection, self._file()",
+        ),
+    ),
+    noticed(
+        "after a column was missed the statement is made anew",
+        f"{PG}.table",
+        "integration/harvest/databases/test_postgres_mark.py::test_a_column_that_was_missing_for_a_while_may_be_of_another_type",
+        (
+            "PostgresTable._execute",
+            "            self._forget()\n            raise SchemaError(\n",
+            "            raise SchemaError(\n",
+        ),
+    ),
+    noticed(
+        "what is put back in wal mode has the configured prefix",
+        f"{DB}.registry",
+        "unit/harvest/databases/test_registry.py::test_what_is_put_back_in_wal_mode_is_what_its_source_reads",
+        ("_Postgres.wal_dead_letters", "table, options.prefix", "table"),
+    ),
+    noticed(
+        "prepare is called for async connections, too",
+        "harvest.outbox.stasher",
+        "integration/harvest/databases/test_postgres_mark.py::test_what_all_records_share_is_added_for_async_connections_too",
+        ("Stasher.astash_many", "self._prepare(r)", "r"),
+    ),
+    noticed(
+        "what is given up is forgotten",
+        "harvest.core.dispatcher",
+        "unit/harvest/core/test_relay.py::test_a_message_that_is_put_back_is_tried_as_often_as_a_new_one",
+        (
+            "Dispatcher.finished",
+            "            self._retries.pop(token, None)\n"
+            "            self._confirmed_before.pop(token)\n",
+            "            self._confirmed_before.pop(token)\n",
+        ),
+    ),
+    noticed(
+        "the claim of a shard that came back is another one",
+        f"{RUN}.candidacy",
+        "unit/harvest/runtime/test_candidacy.py::test_a_shard_that_came_back_keeps_no_other_one_from_going",
+        ("FairShare._give_up_one", "self._claims.get(shard) is claim", "shard in self._claims"),
+    ),
+    noticed(
+        "a topic that may not be described is not there",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_who_does_not_make_the_topics_has_to_find_them",
+        ("_is_there", "found is not None and found.error is None", "found is not None"),
+    ),
+    noticed(
+        "a topic that is missed again is missed anew",
+        f"{RUN}.waiting_topics",
+        "unit/harvest/runtime/test_waiting_topics.py::test_a_topic_that_is_gone_again_is_missed_once_more_before_its_rows_come_back",
+        (
+            "WaitingTopics.check",
+            "known, self._seen = missed & self._seen, missed",
+            "known, self._seen = missed & self._seen, missed | self._seen",
+        ),
+    ),
+    noticed(
+        "a switch shuts out the leaders of all shards",
+        f"{RUN}.checkpoints",
+        "unit/harvest/runtime/test_checkpoints.py::test_who_switches_shuts_out_the_leaders_of_all_shards",
+        ("Checkpoints.fence", "range(self._config.shards)", "range(1)"),
+    ),
+    noticed(
+        "what is stashed by hand has the configured prefix",
+        f"{CLI}.outbox",
+        "unit/harvest/cli/test_init.py::test_wal_mode_has_its_own_parts",
+        ("Outbox.stasher", ", prefix=self.wal_options.prefix", ""),
+    ),
+    noticed(
+        "a destination of Kafka has the settings of the producer",
+        f"{CONFIG}.model",
+        "unit/harvest/config/test_config.py::test_the_producers_settings_go_before_those_of_all",
+        ("ReaperConfig.destination_sink", "self.producer_config", "self.kafka"),
+    ),
+    noticed(
+        "in range mode the checkpoint of a shard is looked at",
+        f"{RUN}.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_a_checkpoint_is_looked_at_where_there_is_one",
+        (
+            "_check_group",
+            'config.shard_sink_name(0) if config.mode == "range" else config.sink_name',
+            "config.sink_name",
+        ),
+    ),
+    noticed(
+        "who waits for room has the acknowledgements heard",
+        f"{KAFKA}.idempotent",
+        "unit/harvest/sinks/test_idempotent_sink.py::test_a_full_queue_is_waited_for",
+        ("_Line._make_room", "            self._changed.notify_all()\n", ""),
+    ),
+    noticed(
+        "a look knows what was seen since the last visit",
+        f"{RUN}.source_guard",
+        "unit/harvest/runtime/test_source_guard.py::test_a_look_knows_what_was_seen_since_the_last_visit",
+        (
+            "SourceGuard.look",
+            "replace(self._source, log=max(self._source.log, self._log))",
+            "self._source",
+        ),
+    ),
 )

@@ -110,6 +110,20 @@ def test_payload_columns_of_other_types(url: str, db: psycopg.Connection, kind: 
     assert [row.value for row in marked(url)] == [expected, None]
 
 
+def test_a_column_that_was_missing_for_a_while_may_be_of_another_type(
+    url: str, db: psycopg.Connection
+) -> None:
+    with closing(PostgresMarkStore(url, "outbox")) as store:
+        assert store.mark(TERM, 0, 10, LONG_MS) == []
+        db.execute("ALTER TABLE outbox DROP COLUMN kafka_value")
+        with pytest.raises(SchemaError, match="kafka_value"):
+            store.mark(TERM, 1, 10, LONG_MS)
+        db.execute("ALTER TABLE outbox ADD COLUMN kafka_value JSONB")
+        with db.transaction():
+            Stasher().stash(db, OutboxRecord("t", "k", '{"a": 1}'))
+        assert [row.value for row in store.mark(TERM, 2, 10, LONG_MS)] == [b'{"a": 1}']
+
+
 def test_any_bytes_survive_a_bytea_table(postgres_database: str) -> None:
     PostgresMarkStore(postgres_database, "outbox").init(value_type="bytes")
     every = bytes(range(256))
@@ -367,6 +381,23 @@ def test_psycopg_async(url: str) -> None:
 
     asyncio.run(work())
     assert len(marked(url)) == 4
+
+
+def test_what_all_records_share_is_added_for_async_connections_too(url: str) -> None:
+    def prepare(record: OutboxRecord) -> OutboxRecord:
+        return OutboxRecord(record.topic, record.key, record.value, {"shared": "yes"})
+
+    stasher = Stasher(prepare=prepare)
+
+    async def work() -> None:
+        async with await psycopg.AsyncConnection.connect(url) as connection:
+            await stasher.astash(connection, RECORD)
+
+    asyncio.run(work())
+    with psycopg.connect(url) as connection:
+        stasher.stash(connection, RECORD)
+        stasher.stash_returning(connection, [RECORD])
+    assert [row.header_keys for row in marked(url)] == [(b"shared",)] * 3
 
 
 def test_sqlalchemy(url: str) -> None:

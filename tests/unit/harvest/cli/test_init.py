@@ -162,6 +162,7 @@ def test_wal_mode_has_its_own_parts(written: Callable[[str], Path]) -> None:
     assert isinstance(outbox.store(), PostgresWalSource)
     assert isinstance(outbox.dead_letters(), PostgresWalDeadLetters)
     assert (outbox.wal_options.source, outbox.wal_options.prefix) == ("message", "mine")
+    assert outbox.stasher()._prefix == "mine"
     by_default = Outbox(database("host=d"), "outbox", "wal").wal_options
     assert (by_default.source, by_default.prefix) == ("table", None)
 

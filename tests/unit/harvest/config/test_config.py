@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -437,6 +438,11 @@ def test_the_producers_settings_go_before_those_of_all() -> None:
     config = parse(OURS + "producer: {sasl.password: mine, linger.ms: 5}\npartitioner: java\n")
     assert config.producer_config["sasl.password"] == "mine"
     assert producer_settings(config.producer_config, None)["partitioner"] == "murmur2"
+    there = "destinations: {a: {kafka: {settings: {linger.ms: 7}}}}\n"
+    config = parse(f"{OURS}producer: {{linger.ms: 5, batch.size: 9}}\n{there}")
+    destination: Any = config.destination_sink("a")
+    settings = {"batch.size": 9, "linger.ms": 7, "bootstrap.servers": "localhost:9092"}
+    assert destination._settings.items() >= settings.items()
     for key in ("producer", "kafka"):
         text = f"{OURS}partitioner: java\n"
         given = "{bootstrap.servers: b, partitioner: consistent}"

@@ -128,6 +128,20 @@ def test_after_so_many_failures_a_message_is_given_up() -> None:
     assert len(d) == 0
 
 
+def test_a_message_that_is_put_back_is_tried_as_often_as_a_new_one() -> None:
+    d = dispatcher(attempts=2)
+    for now in (0.0, 1e9):
+        d.offer([message(1, "x"), message(2, "y")], now)
+        d.start(now)
+        d.finished(2, OK, now)
+        verdict = d.finished(1, WRONG, now)
+        assert isinstance(verdict, Failed)
+        assert ids(d.start(verdict.due_ms)) == [1]
+        verdict = d.finished(1, WRONG, verdict.due_ms)
+        assert isinstance(verdict, GivenUp)
+        assert verdict.retries == 2
+
+
 def test_nothing_is_given_up_where_nothing_can_be_set_aside() -> None:
     d = Dispatcher({"a": Policy(attempts=1)}, random=lambda: 1.0, give_up=False)
     d.offer([message(1, "x")], 0)

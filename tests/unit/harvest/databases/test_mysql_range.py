@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harvest.core.range_checkpoint import Position
@@ -30,3 +32,26 @@ def test_no_part_of_a_rewrite_is_tried_again_by_itself(
     assert sum("last_id" in statement for statement in driver.executed) == 1
     assert "COMMIT" not in driver.executed
     assert driver.closed == 1
+
+
+def test_the_ids_that_are_drawn_are_looked_at_before_those_who_hold_them(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever draws one in between is seen by no look: his gap would be taken for dead, and his row
+    be lost."""
+    drawn = 7
+
+    def answer() -> Any:
+        nonlocal drawn
+        asked = driver.executed[-1]
+        if "auto_increment - 1" in asked:
+            return ((drawn,),)
+        if "processlist" in asked:
+            drawn += 1
+            return ()
+        if "innodb_trx" in asked:
+            return ((1, 7, b"now", 1, 1),)
+        return ((7, b"10.11.6-MariaDB"),) if "CONNECTION_ID" in asked else ((b"MariaDB",),)
+
+    monkeypatch.setattr(driver, "fetchall", answer)
+    assert MysqlRangeStore(URL, "outbox").holders().drawn == 7

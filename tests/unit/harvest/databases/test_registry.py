@@ -48,6 +48,13 @@ def test_the_log_is_refused_where_it_is_not_read(polled: tuple[str, str]) -> Non
             ask()
 
 
+@pytest.mark.parametrize("prefix", [None, "mine"])
+def test_what_is_put_back_in_wal_mode_is_what_its_source_reads(prefix: str | None) -> None:
+    found, options = database("host=h"), WalOptions("message", prefix=prefix)
+    source = found.wal_source(TABLE, options)
+    assert found.wal_dead_letters(TABLE, options)._prefix == source.prefix
+
+
 @pytest.mark.parametrize(
     ("source", "kind"),
     [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,27 @@ def test_a_file_that_was_replaced_is_opened_anew(store: SqliteMarkStore, tmp_pat
     with pytest.raises(StoreUnavailable, match=r"shop\.db was replaced"):
         store.source()
     assert store.source().token == "another"
+    assert store.backlog().rows == 0
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_opened_anew(
+    store: SqliteMarkStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.close()
+    with closing(SqliteMarkStore(f"sqlite:///{tmp_path}/backup.db", OUTBOX)) as backup:
+        backup.init()
+    connect = sqlite3.connect
+
+    def connect_late(*given: Any, **named: Any) -> sqlite3.Connection:
+        made: sqlite3.Connection = connect(*given, **named)
+        (tmp_path / "backup.db").replace(tmp_path / "shop.db")
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harvest.databases.sqlite.table.sqlite3.connect", connect_late)
+        store.ping()
+    with pytest.raises(StoreUnavailable, match=r"shop\.db was replaced"):
+        store.backlog()
     assert store.backlog().rows == 0
 
 

@@ -265,6 +265,27 @@ def test_one_shard_after_the_other_goes_to_who_has_too_few(
     shares.resign(1)
 
 
+def test_a_shard_that_came_back_keeps_no_other_one_from_going(
+    client: Client, assignor: Assignor, shares: FairShare
+) -> None:
+    """Whoever lacked it has ended: it is ours again, under another claim."""
+    assignor.decision = assignor.decision._replace(plan=Plan(claim=tuple(UNITS)))
+    shares.stand([])
+    shares.elected()
+    assignor.decision = assignor.decision._replace(plan=Plan(give_up=UNITS[0]))
+    assert shares.stand([0, 1]) == 0
+    shares.resign(0)
+    free: dict[Unit, str | None] = {UNITS[0]: None, UNITS[1]: "me"}
+    plan = Plan(claim=(UNITS[0],))
+    assignor.decision = assignor.decision._replace(plan=plan, holders=free)
+    assert shares.stand([1]) is None
+    assert [shard for shard, _ in shares.elected()] == [0]
+    plan = Plan(give_up=UNITS[1])
+    ours: dict[Unit, str | None] = dict.fromkeys(UNITS, "me")
+    assignor.decision = assignor.decision._replace(plan=plan, holders=ours)
+    assert shares.stand([0, 1]) == 1
+
+
 def test_a_shard_that_nobody_takes_holds_up_the_next_for_two_intervals(
     client: Client, assignor: Assignor, shares: FairShare, monkeypatch: pytest.MonkeyPatch
 ) -> None:

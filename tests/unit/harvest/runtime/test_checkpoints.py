@@ -55,6 +55,18 @@ def test_all_leaders_are_shut_out_before_anything_is_written(
     assert sorted(closed) == sorted([f"close {name}" for name in names[:3]])
 
 
+@pytest.mark.parametrize(("mode", "shards"), [("range", 1), ("range", 3), ("mark", 1), ("wal", 1)])
+def test_who_switches_shuts_out_the_leaders_of_all_shards(
+    monkeypatch: pytest.MonkeyPatch, mode: str, shards: int
+) -> None:
+    """One that was paused meanwhile would publish what the next configuration has published."""
+    monkeypatch.setattr(Client, "calls", [])
+    monkeypatch.setattr(module, "make_client", Client)
+    Checkpoints(CONFIG.model_copy(update={"mode": mode, "shards": shards})).fence()
+    names = [f".{shard}" for shard in range(shards)] if mode == "range" else [""]
+    assert Client.calls == [f"init_transactions harvest.g.outbox{name}" for name in names]
+
+
 @pytest.mark.parametrize(
     ("at", "said"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -27,6 +27,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.lease: object = None
+        self.meanwhile: Callable[[], None] = lambda: None
         self.seen: list[object] = []
         self.found: Exception | None = None
 
@@ -41,6 +42,7 @@ class Guard:
 
     def _say(self, *what: object) -> None:
         self.seen.append(what)
+        self.meanwhile()
         if self.found is not None:
             raise self.found
 
@@ -54,9 +56,11 @@ class Store:
 
     def __init__(self) -> None:
         self.marks = 0
+        self.valid_ms = 0.0
 
     def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> Sequence[Row]:
-        del term, batch, limit, valid_ms
+        del term, batch, limit
+        self.valid_ms = valid_ms
         if self.fails is not None:
             raise self.fails
         self.marks += 1
@@ -72,6 +76,7 @@ class Store:
 class World:
     def __init__(self, *, fenced: bool = True, held: bool = True, left_ms: float = 500.0) -> None:
         lease: Any = SimpleNamespace(epoch=1, held=held, remaining_ms=left_ms)
+        self.lease = lease
         self.leadership = Leadership(lease)
         self.guard, self.marker, self.purger = Guard(), Store(), Store()
         marker: Any = self.marker
@@ -129,6 +134,20 @@ def test_nothing_is_marked_without_a_lease_or_time_left_of_it(held: bool, left_m
     world = World(held=held, left_ms=left_ms)
     assert type(world.mark()).__name__ == "LeaseLost"
     assert world.marker.marks == 0
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize("left_ms", [200.0, 0.0])
+def test_a_mark_is_good_for_what_the_look_has_left_of_the_lease(batch: int, left_ms: float) -> None:
+    """With what it was before, rows would be tagged for one who leads no more."""
+    world = World()
+
+    def late() -> None:
+        world.lease.remaining_ms = left_ms
+
+    world.guard.meanwhile = late
+    world.mark(batch)
+    assert (world.marker.marks, world.marker.valid_ms) == (int(left_ms > 0), left_ms)
 
 
 @pytest.mark.parametrize("fenced", [True, False])

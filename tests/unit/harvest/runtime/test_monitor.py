@@ -92,6 +92,21 @@ def test_a_slot_that_is_lost_is_shown_and_makes_it_ill() -> None:
     )
 
 
+@pytest.mark.parametrize("probe", ["slot", "backlog", "dead_letters"])
+def test_what_could_not_be_counted_is_a_problem_until_it_is_counted(probe: str) -> None:
+    """Though it is counted only now and then."""
+    probes = Probes()
+    probes.failures[probe] = StoreUnavailable("no")
+    monitor = monitor_of(probes)
+    for _ in range(3):
+        monitor.check()
+        assert monitor.health().problems == ("table: no",)
+    del probes.failures[probe]
+    monitor.check()
+    assert monitor.health().ok
+    assert monitor.backlog is not None
+
+
 @pytest.mark.parametrize(
     ("its", "problem"),
     [

@@ -64,6 +64,38 @@ def test_in_wal_mode_each_look_at_what_is_published_is_a_new_one(
     assert looks == [0, 7, 9]
 
 
+def test_in_wal_mode_too_rows_are_in_the_archive_before_their_partition_goes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = parse(
+        "database: postgresql://localhost/d\nkafka: {bootstrap.servers: 'localhost:1'}\n"
+        "group: g\nmode: wal\nwal: {purge: partitions}\n"
+        f"partitions: {{rows: 1000, retain_hours: 0, archive: '{tmp_path}'}}\n"
+    )
+    row = (7, None, "t", b"k", b"v", None, None)
+    archived: list[int] = []
+
+    def drop(_: object, expected: Extent | None) -> bool:
+        assert expected == Extent(1, 7, 7)
+        archived.extend(parquet.read_table(next(tmp_path.iterdir()))["id"].to_pylist())
+        return True
+
+    store = SimpleNamespace(
+        inventory=lambda: Inventory(PARTS[:1], 1500),
+        extent=lambda _: Extent(1, 7, 7),
+        rows=lambda *_: iter([[row]]),
+        create=lambda *_: None,
+        drop=drop,
+        close=lambda: None,
+    )
+    monkeypatch.setattr(
+        module, "database", lambda _: SimpleNamespace(wal_partitions=lambda *_: store)
+    )
+    done = module.maintain_partitions(config, published=lambda: 9)
+    assert [part.low for part in done.drop] == [1]
+    assert archived == [7]
+
+
 def test_the_archive_knows_which_rows_are_set_aside(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

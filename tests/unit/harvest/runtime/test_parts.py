@@ -173,6 +173,18 @@ def test_at_least_once_wal_mode_has_a_second_sink() -> None:
     assert tools.pipeline is None
 
 
+@pytest.mark.usefixtures("sinks")
+def test_what_is_said_of_records_and_topics_is_so_of_both_sinks_of_wal_mode() -> None:
+    made = config(
+        "mode: wal\ndelivery: idempotent\nharvest_id: shop\ncloudevents: {source: /shop}\n"
+        "bad_rows: {on_bad_row: stop, unknown_topic: wait}\n"
+    )
+    tools: Any = module.make_tools(made)
+    for its in (tools.sink, tools.pipeline):
+        assert its.named["envelope"] == made.envelope()
+        assert its.named["wait_for_topics"] is True
+
+
 def test_the_slot_reads_the_further_columns() -> None:
     made = config("mode: wal\ncolumns: {headers: {trace: trace_id}}")
     assert module.make_wal_source(made).options.layout.headers["trace"] == "trace_id"

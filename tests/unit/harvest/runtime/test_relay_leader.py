@@ -16,7 +16,7 @@ from harvest.core.mark_checkpoint import Term
 from harvest.core.routes import Router
 from harvest.core.row import Row
 from harvest.databases.postgres.attempts import Attempt
-from harvest.errors import StoreUnavailable
+from harvest.errors import HarvestError, SchemaError, StoreUnavailable
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.relay_leader import RelayLeader, RelayTools
 from tests.unit.harvest.runtime.test_range_leader import Store
@@ -206,6 +206,24 @@ def test_who_has_lost_the_lease_notes_nothing_that_the_next_leader_has_read() ->
     leadership.lease.held = False  # type: ignore[misc]
     leader._note([r.Record(X1, 1, DOWN, gave_up=False)])
     assert notes.there == {}
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("it is down"), SchemaError("may not write")])
+def test_what_cannot_be_noted_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: HarvestError
+) -> None:
+    """A destination that fails is no reason to send nothing to the others."""
+    leader, _, notes = noting()
+
+    def refuse(_: object) -> None:
+        raise error
+
+    for name in ("record", "forget"):
+        monkeypatch.setattr(notes, name, refuse)
+    for action in (r.Record(X1, 1, DOWN, gave_up=False), r.Forget(1)):
+        caplog.clear()
+        leader._note([action])
+        assert f"failures could not be noted: {error}" in caplog.text
 
 
 def test_the_last_of_the_notes_of_a_row_counts() -> None:

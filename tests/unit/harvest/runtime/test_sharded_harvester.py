@@ -296,3 +296,14 @@ def test_who_led_an_outbox_without_shards_hands_over_and_stands_again() -> None:
     election.resign(0)
     election.stand([])
     assert [claim.released for claim in client.claims] == [1, 0]
+
+
+def test_a_leader_that_cannot_work_is_told_of_though_others_work() -> None:
+    bench = Bench(2, grants=True)
+    bench.lead()
+    assert bench.harvester.stuck_s == 0
+    bench.leaders[1].running = False
+    assert bench.harvester.stuck_s > 0
+    for number in range(2):
+        bench.end(number)
+    assert bench.harvester.stuck_s == 0

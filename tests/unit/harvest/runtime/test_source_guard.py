@@ -280,3 +280,23 @@ def test_who_leads_to_its_end_tells_what_it_saw_last() -> None:
     leader.close()
     assert kafka.source is not None
     assert (kafka.source.row_id, kafka.source.row) == (18, "last")
+
+
+@pytest.mark.parametrize("is_promoted", [False, True])
+def test_a_look_knows_what_was_seen_since_the_last_visit(
+    clock: list[float], is_promoted: bool
+) -> None:
+    """Published rows that are not in it would come again, or their ids for others."""
+    kafka, store = Kafka(), registered()
+    looking = guard(store, kafka)
+    looking.begin()
+    begun = store.table.source
+    store.table.source = replace(begun, log=begun.log + 90)
+    looking.saw(store)
+    store.table.source = replace(begun, log=begun.log + 70)
+    if is_promoted:
+        store.promoted = begun.log + 80
+        store.table.source = replace(begun, timeline=begun.timeline + 1, log=begun.log + 95)
+    clock[0] += 6
+    with pytest.raises(DatabaseChanged, match="a replica was promoted" if is_promoted else "back"):
+        looking.look()

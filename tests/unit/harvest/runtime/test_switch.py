@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from harvest.config.load import parse
 from harvest.config.model import ReaperConfig
+from harvest.core.interfaces.range_store import Bounds
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
 from harvest.core.shards import shard_of
@@ -363,3 +364,22 @@ def test_in_wal_mode_position_and_visit_are_looked_at(
         module.check_source(config)
     assert began == ([] if position is None else [position])
     assert [f.level for f in module.check_database(config)] == ["ok", "error"][: 1 + is_old]
+
+
+def test_a_position_that_moves_on_meanwhile_is_not_above_all_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`harvest check` looks while others harvest, and would call the database another one."""
+    drawn = 5
+
+    def read(shard: int) -> Position:
+        nonlocal drawn
+        drawn += 10
+        return Position(1, shard, 2, drawn)
+
+    store = SimpleNamespace(bounds=lambda: Bounds(1, drawn), close=lambda: None)
+    monkeypatch.setattr(module, "make_range_store", lambda _: store)
+    monkeypatch.setattr(module, "Checkpoints", lambda _: SimpleNamespace(read=read))
+    assert module._ids_problem(RANGES) is None
+    store.bounds = lambda: Bounds(1, drawn - 1)
+    assert module._ids_problem(RANGES) is not None

@@ -130,3 +130,11 @@ def test_a_broker_that_does_not_answer_is_asked_again(monkeypatch: pytest.Monkey
 def test_what_was_seen_before_another_led_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is another checkpoint that must have passed the rows now."""
     assert Looks(monkeypatch, lambda: {"a"}, lambda number: number != 2).run() == 4
+
+
+def test_a_topic_that_is_gone_again_is_missed_once_more_before_its_rows_come_back() -> None:
+    dead_letters = Missing(a=2)
+    topics = watch(dead_letters, {"a"})
+    assert [topics.check() for _ in range(3)] == [0, 2, 0]
+    dead_letters.rows["a"] = 1
+    assert [topics.check() for _ in range(2)] == [0, 1]

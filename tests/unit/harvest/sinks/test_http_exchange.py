@@ -304,3 +304,24 @@ def test_an_idempotency_key_of_a_row_begins_no_other_header_or_request(
     assert (outcome.lasting, outcome.status) == (True, None)
     assert "Idempotency-Key" in str(outcome.error)
     assert stream.written == b""
+
+
+@pytest.mark.parametrize("failure", [httpcore.ConnectError, httpcore.ConnectTimeout])
+def test_a_handshake_that_fails_leaves_no_socket_open(
+    monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
+) -> None:
+    """It is tried again while the certificate is wrong, until there are no more sockets."""
+    closed: list[str] = []
+
+    class Stranger(httpcore.NetworkStream):
+        def start_tls(self, *_: Any) -> httpcore.NetworkStream:
+            raise failure("certificate verify failed")
+
+        def close(self) -> None:
+            closed.append("closed")
+
+    monkeypatch.setattr(DeadlineBackend, "connect_tcp", lambda *_: Stranger())
+    sink = HttpSink(HttpEndpoint("https://localhost:1/x"))
+    for times in (1, 2):
+        assert sink.send(Row(1, "t", b"k", b"v"), "o.1", 1).unavailable
+        assert len(closed) == times

@@ -82,7 +82,7 @@ class Producer:
     def produce(self, topic: str, value: bytes, key: bytes, *, on_delivery: Any) -> None:
         del topic, key
         with self.broker.changed:
-            if len(self.broker.under_way) >= self.broker.room:
+            if len(self) >= self.broker.room:  # until its report is heard, a row is in the queue
                 raise BufferError
             if value in self.broker.broken:
                 raise SystemError("a callback is running") from KafkaException(REFUSED)

@@ -71,6 +71,7 @@ class Server:
         answer: bytes = b'{"stream": "S", "seq": 1}',
     ) -> None:
         self.sent: list[bytes] = []
+        self.waits_s: list[float] = []
         self.connects = 0
         client = Client()
         client._status = Client.CONNECTED
@@ -83,7 +84,7 @@ class Server:
         async def request(
             subject: str, payload: bytes, *, timeout: float, headers: dict[str, str]
         ) -> Any:
-            del timeout
+            self.waits_s.append(timeout)
             await client._send_publish(subject, "inbox", payload, len(payload), headers)
             return Msg(client, data=answer)
 
@@ -302,3 +303,13 @@ def test_a_server_that_gives_no_answer_leaves_time_for_the_next(
     with closing(NatsSink(endpoint)) as sink:
         assert sink.send(ROW, "key", 1).unavailable
     assert seen == [pytest.approx(0.3)]
+
+
+def test_an_acknowledgement_is_waited_for_as_long_as_was_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By itself nats-py gives up after five seconds."""
+    server = Server(monkeypatch)
+    for timeout_ms in (500, 60_000):
+        assert server.take(ROW, timeout_ms=timeout_ms) == Outcome(200)
+    assert server.waits_s == [0.5, 60.0]
