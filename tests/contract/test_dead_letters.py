@@ -97,6 +97,24 @@ def test_a_column_of_any_name_keeps_no_row_from_being_set_aside(world: World) ->
         assert world.mark() == [row]
 
 
+def test_what_is_in_a_column_that_came_later_comes_back_with_its_row(world: World) -> None:
+    first = world.insert("1")
+    world.mark()
+    assert world.dead_letters.add([BadRow(first, "bad")], TERM) == {first}
+    with world.tables.transaction() as connection:
+        connection.cursor().execute("ALTER TABLE outbox ADD tenant INTEGER")
+    second = world.insert("2")
+    with world.tables.transaction() as connection:
+        connection.cursor().execute(f"UPDATE outbox SET tenant = 7 WHERE id = {second}")
+    assert second in world.mark()
+    assert world.dead_letters.add([BadRow(second, "bad")], TERM) == {second}
+    assert world.dead_letters.retry(ALL, mode="mark") == 2
+    with world.tables.transaction() as connection:
+        cursor = connection.cursor()
+        cursor.execute("SELECT tenant FROM outbox ORDER BY id")
+        assert list(cursor.fetchall()) == [(None,), (7,)]
+
+
 def test_a_row_of_another_leader_is_left_alone(world: World) -> None:
     row = world.insert("1")
     world.mark(OTHER)

@@ -3157,4 +3157,32 @@ HARVESTERS: tuple[Noticed, ...] = (
             "self._source",
         ),
     ),
+    noticed(
+        "which row it was is found out after the sink was opened anew",
+        f"{KAFKA}.sink",
+        "unit/harvest/sinks/test_transactional_sink.py::test_after_a_failure_a_refused_row_is_told_by_its_own_report",
+        (
+            "TransactionalSink.open",
+            "        producer = self._fence()\n",
+            "        producer = self._fence()\n        self._failed_before = False\n",
+        ),
+    ),
+    noticed(
+        "a column that came later comes back with its row, in SQLite",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_what_is_in_a_column_that_came_later_comes_back_with_its_row[sqlite]",
+        ("PortableDeadLetters.create", "                self._columns = None\n", ""),
+    ),
+    noticed(
+        "a column that came later comes back with its row, in PostgreSQL",
+        f"{PG}.dead_letters",
+        "contract/test_dead_letters.py::test_what_is_in_a_column_that_came_later_comes_back_with_its_row[postgres]",
+        ("PostgresDeadLetters._add_column", "self._parts = {}", "pass"),
+    ),
+    noticed(
+        "nothing is known of a row that is dropped",
+        f"{PG}.dead_letters",
+        "integration/harvest/databases/test_attempts.py::test_nothing_is_known_any_more_of_a_row_that_is_dropped",
+        ("PostgresDeadLetters.drop", "            self._forget_attempts()\n", ""),
+    ),
 )

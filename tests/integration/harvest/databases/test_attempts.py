@@ -56,6 +56,23 @@ def test_its_columns_are_added_when_there_is_something_to_write(postgres_databas
         assert attempts.load() == {9: 2}
 
 
+def test_nothing_is_known_any_more_of_a_row_that_is_dropped(postgres_database: str) -> None:
+    with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
+        store.init()
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            connection.execute(INSERT)
+            connection.execute(INSERT)
+        store.mark(Term.of(1), 0, 10, 60_000)
+    with (
+        closing(PostgresDeadLetters(postgres_database, "outbox")) as dead_letters,
+        closing(PostgresAttempts(postgres_database, "outbox")) as attempts,
+    ):
+        attempts.record([replace(ATTEMPT, id=row_id) for row_id in (1, 2)])
+        dead_letters.add([BadRow(1, "x"), BadRow(2, "x")], Term.of(1))
+        assert dead_letters.drop(Selection(ids=(1,)), mode="mark").rows == 1
+        assert attempts.settled() == {2: (5, frozenset({"other"}))}
+
+
 @pytest.mark.parametrize("name", ['a "quoted" one', "back\\slash", "{a,b}", "é", "NULL", ""])
 def test_names_of_destinations_come_back_as_they_are(postgres_database: str, name: str) -> None:
     with closing(PostgresAttempts(postgres_database, "outbox")) as attempts:

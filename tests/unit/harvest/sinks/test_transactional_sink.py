@@ -145,6 +145,8 @@ def test_what_lost_its_lease_asks_kafka_for_no_reason(
 class RefusedProducer(FailedProducer):
     """The broker refuses the second row; the commit says only that one was refused."""
 
+    def init_transactions(self, timeout_s: float) -> None: ...
+
     def send_offsets_to_transaction(self, *_: Any) -> None: ...
 
     def commit_transaction(self, timeout_s: float) -> None:
@@ -155,13 +157,16 @@ class RefusedProducer(FailedProducer):
 
 
 def test_after_a_failure_a_refused_row_is_told_by_its_own_report(
-    clock: Clock, sink: TransactionalSink
+    clock: Clock, sink: TransactionalSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of the sink as it was opened anew."""
     rows = [Row(n, "t", b"k", b"v") for n in (1, 2, 3)]
     refused = []
+    monkeypatch.setattr(kafka, "newest_checkpoint", lambda *_: None)
+    producers: Any = sink._producers
+    producers.take = lambda: RefusedProducer(clock)
     for _ in range(2):
-        given: Any = RefusedProducer(clock)
-        sink._producer = given
+        sink.open(lambda: True)
         failure = sink.deliver(rows, "c")
         assert failure is not None
         refused.append(failure.refused)
