@@ -3314,4 +3314,62 @@ COORDINATION: tuple[Noticed, ...] = (
             "        claim.release(wait=False)\n        on_pause(claim)",
         ),
     ),
+    noticed(
+        "a member of version 1 is as greedy as it was told to be",
+        f"{CONSUMER}.partition_claims",
+        f"{OF_CONSUMER}/test_partition_claims.py::test_in_version_1_a_member_is_as_greedy_as_it_was_told_to_be[True]",
+        ("PartitionClaims.start", "greedy=self._greedy", "greedy=False"),
+    ),
+    noticed(
+        "what was handed out under an earlier claim of a range is none of the next one's",
+        f"{CONSUMER}.by_ranges",
+        f"{OF_CONSUMER}/test_range_claims.py::test_a_message_of_an_earlier_claim_of_a_range_is_none_of_the_next_ones",
+        ("ByRanges.part_of", " and part.is_of(message)", ""),
+    ),
+    noticed(
+        "what was kept back of a log is not read into the next",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_what_comes_after_a_silence_is_of_the_same_topic_or_is_not_read[another]",
+        ("LogReader.open", "        self._kept = []\n", ""),
+    ),
+    noticed(
+        "who does not say how many shards there are leaves none out",
+        "marshal_py.telemetry.group_metrics",
+        "unit/marshal_py/telemetry/test_group_metrics.py::test_where_one_harvester_does_not_say_how_many_shards_there_are_none_is_left_out",
+        ("_shards", "if known and len(known) == len(said) else", "if known else"),
+    ),
+    noticed(
+        "a topic made anew has no position of the one before",
+        "marshal_py.telemetry.lag_clock",
+        "unit/marshal_py/telemetry/test_lag_clock.py::test_a_topic_made_anew_begins_afresh",
+        ("LagClock.note", "            self._position = None\n", ""),
+    ),
+    noticed(
+        "what is refused again and again is not waited out",
+        f"{CLIENT}.log_metadata",
+        f"{OF_CLIENT}/test_log_metadata.py::test_what_is_refused_again_and_again_is_told_before_the_time_is_up",
+        ("LogMetadata._give_up", " or self._errors.repeated", ""),
+    ),
+    noticed(
+        "what the loop has in hand when it is closed is counted",
+        f"{CONSUMER}.at_most_once",
+        f"{OF_CONSUMER}/test_claimed_ahead.py::test_what_the_loop_has_in_hand_when_it_is_closed_is_counted",
+        ("AtMostOnce.close", "*([] if in_hand is None else [in_hand])", ""),
+    ),
+    noticed(
+        "a message is of the slot that it was handed out from",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_held_partition.py::test_it_knows_which_messages_were_handed_out[False]",
+        (
+            "HeldPartition.has_handed_out",
+            "run is not None and any(m.offset() == offset for m in run.messages)",
+            "run is not None",
+        ),
+    ),
+    noticed(
+        "a client that goes on tells nothing to a consumer that is closed",
+        f"{CONSUMER}.assignment",
+        f"{OF_CONSUMER}/test_restarts.py::test_whose_consumer_is_closed_wants_nothing_any_more_though_its_client_goes_on",
+        ("Assignment.close", "driver.restarted.remove(self._on_restart)", "pass"),
+    ),
 )

@@ -15,6 +15,7 @@ from marshal_py.client.kafka_clients import ConnectionErrors
 from marshal_py.client.log_metadata import LogMetadata
 from marshal_py.errors import (
     AccessDenied,
+    AuthenticationFailed,
     BrokerUnavailable,
     ConfigurationError,
     TopicMissing,
@@ -175,3 +176,16 @@ def test_what_trying_again_cannot_mend_is_told_at_once(
 def test_why_there_is_no_log(code: int, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="'t'"):
         metadata(Consumer(KafkaError(code))).describe(deadline(), with_snapshots=False)
+
+
+def test_what_is_refused_again_and_again_is_told_before_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, errors = Clock(), ConnectionErrors()
+    monkeypatch.setattr(log_metadata, "time", clock)
+    for _ in range(4):
+        errors.note(KafkaError._AUTHENTICATION, "wrong password")
+    log = LogMetadata(Unreachable(), {}, errors, "t", "t.snapshots", ("Read",))
+    with pytest.raises(AuthenticationFailed, match="wrong password"):
+        log.describe(1_000.0, with_snapshots=False)
+    assert clock.now_s < 10

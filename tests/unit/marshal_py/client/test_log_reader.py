@@ -523,6 +523,7 @@ def test_what_comes_after_a_silence_is_of_the_same_topic_or_is_not_read(
         monkeypatch.setattr(TopicWatch, "look", lambda _: None)
         brokers.answers = iter([(5, NEW)])
         reader.open(10)
+        reader._watch.as_of_s = 103.0
         assert reader.poll(1) == [], "it is forgotten"
         return
     if told == "the same":

@@ -426,3 +426,11 @@ def test_a_run_that_began_before_the_partition_was_given_back_is_cut(world: Worl
     world.part.stage = Stage.DRAINING
     run: Run | None = world.made.delivery.next_run()
     assert offsets(run) == [0]
+
+
+def test_what_the_loop_has_in_hand_when_it_is_closed_is_counted(world: World) -> None:
+    in_hand, proposed = run_of(world.part, 0, 1, 2), run_of(world.part, 3, 4)
+    next(in_hand.rest)
+    world.made.delivery._proposed.append(proposed)
+    world.made.delivery.close(in_hand)
+    assert world.made.delivery.dropped == 4

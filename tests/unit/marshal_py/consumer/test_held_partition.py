@@ -417,3 +417,12 @@ def test_of_what_was_in_hand_when_claims_ended_the_latest_is_remembered() -> Non
     in_hands = part.in_hands()
     assert len(in_hands) == KEPT_IN_HANDS
     assert (in_hands[0], in_hands[-1]) == ((2, 3), (1_000, 1_002))
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_it_knows_which_messages_were_handed_out(manual: bool) -> None:
+    """Of a slot whose keys a deserializer has changed, nothing else tells whose a message is."""
+    part = held(manual=manual)
+    assert not part.has_handed_out(10)
+    begin(part, 10, 12)
+    assert [n for n in range(9, 14) if part.has_handed_out(n)] == [10, 12]

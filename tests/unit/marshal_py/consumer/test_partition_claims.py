@@ -316,3 +316,11 @@ def test_a_limit_that_is_set_before_the_start_is_what_the_others_are_told_with_i
     consumer = Consumer("127.0.0.1:1", group_id="g", topics="t")
     consumer.set_max_claims(2)
     assert core_of(consumer).shared.subscription.max_claims == 2
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_in_version_1_a_member_is_as_greedy_as_it_was_told_to_be(greedy: bool) -> None:
+    consumer = Consumer("127.0.0.1:1", group_id="g", topics="t", wire="text", greedy=greedy)
+    claims: Any = core_of(consumer).shared
+    claims._claims.start()
+    assert claims._claims._assignor._greedy is greedy

@@ -1013,3 +1013,19 @@ def test_who_leaves_a_topic_lets_go_of_the_book_that_it_was_about_to_begin(group
     first.leave()
     group.settle()
     assert group.member("b").work() == list(range(10))
+
+
+def test_a_message_of_an_earlier_claim_of_a_range_is_none_of_the_next_ones(group: Group) -> None:
+    """Its work counts for nothing: the claim that it asks for would fence nobody."""
+    group.end = 10
+    member = group.member("a", auto_ack=False)
+    group.settle()
+    message, *_ = member.messages(3)
+    part = member.core.shared.part_of(message)
+    assert member.consumer.claim_of(message) is part.claim
+    part.in_hands_before = ((0, 3),)  # as if the range had been lost since then, and come back
+    assert member.core.shared.part_of(message) is None
+    with pytest.raises(NotHeld):
+        member.consumer.claim_of(message)
+    member.consumer.ack(message)
+    assert part.position() == 0

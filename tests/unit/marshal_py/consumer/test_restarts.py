@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -151,5 +152,7 @@ def test_whose_consumer_is_closed_wants_nothing_any_more_though_its_client_goes_
         with Consumer(client, topics="orders", settle_ms=0) as consumer:
             until(lambda: len(consumer.claims()) == 4)
         assert client.claims() == []
+        driver: Any = driver_of(client)
+        assert driver.watchers == driver.restarted == driver.before_heartbeat == []
         with mock_kafka.consumer("orders", group_id="g", client_id="other") as other:
             until(lambda: len(other.claims()) == 4, 30)

@@ -449,3 +449,14 @@ def test_an_outbox_that_is_one_again_has_one_leader() -> None:
     log.claims("old", "leader:nightly", 0)
     log.claims("new", "leader:harvest:o", 0)
     assert log.told() == [("harvest:o", 0, True), ("nightly", 0, True)]
+
+
+def test_where_one_harvester_does_not_say_how_many_shards_there_are_none_is_left_out() -> None:
+    log = Outbox()
+    for shard in range(3):
+        log.claims("old", "harvest:o", shard, released=True)
+    free = [("harvest:o", shard, False) for shard in range(3)]
+    log.joins("new", shards="2")
+    assert log.told() == free[:2]
+    log.joins("older", zone="a")
+    assert log.told() == free

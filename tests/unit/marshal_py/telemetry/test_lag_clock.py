@@ -44,6 +44,8 @@ def test_a_position_stands_still_from_when_it_moved_last_while_messages_wait() -
 def test_a_topic_made_anew_begins_afresh() -> None:
     made = clock((0, 5, 10), (90, 5, 10), (100, 0, 2))
     assert (made.lag_s(), made.stalled_s()) == (0, 0)
+    made = clock((0, 5, 10), (90, 5, 10), (100, 5, 8))
+    assert (made.lag_s(), made.stalled_s()) == (0, 0), "at a position of the same number"
 
 
 def test_who_never_stored_a_position_has_no_lag_in_seconds() -> None:
