@@ -3372,4 +3372,10 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_restarts.py::test_whose_consumer_is_closed_wants_nothing_any_more_though_its_client_goes_on",
         ("Assignment.close", "driver.restarted.remove(self._on_restart)", "pass"),
     ),
+    noticed(
+        "what is no Ctrl-C is printed by the program's last hook",
+        f"{CLIENT}.signals",
+        f"{OF_CLIENT}/test_signals.py::test_what_is_no_end_by_ctrl_c_is_printed_by_the_hook_that_the_program_has_set_last",
+        ("_print_unless_hushed", "_hooks[-1](", "_hooks[0]("),
+    ),
 )

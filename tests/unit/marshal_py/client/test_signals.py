@@ -6,12 +6,14 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from marshal_py.client.signals import StopRequests, exit_on_sigterm, wake_on_signals
+from marshal_py.client import signals
+from marshal_py.client.signals import StopRequests, exit_on_sigterm, hush, wake_on_signals
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +198,20 @@ def test_a_handler_of_the_programs_own_is_never_touched() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # set since then
     undo()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+def test_what_is_no_end_by_ctrl_c_is_printed_by_the_hook_that_the_program_has_set_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(signals, "_hooks", [])
+    monkeypatch.setattr(sys, "excepthook", lambda *_: told.append("first"))
+    hushed, other = KeyboardInterrupt(), KeyboardInterrupt()
+    hush(hushed)
+    monkeypatch.setattr(sys, "excepthook", lambda *_: told.append("second"))
+    hush(hushed)
+    sys.excepthook(KeyboardInterrupt, hushed, None)
+    assert told == []
+    for error in (other, ValueError("of the program")):
+        sys.excepthook(type(error), error, None)
+    assert told == ["second", "second"]
