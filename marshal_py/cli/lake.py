@@ -190,16 +190,18 @@ def maintain(
     with errors_as_exit_codes():
         from marshal_py.spark.lake.maintenance import maintain as run_maintenance
         from marshal_py.spark.lake.tables import Lake
+        from marshal_py.spark.watch import cluster_watched
 
         spark = _session(master, place)
-        deleted = run_maintenance(
-            spark,
-            Lake.to_write(spark, place),
-            today=_today(),
-            bronze_days=bronze_days,
-            days=days,
-            vacuum_h=vacuum_h,
-        )
+        with cluster_watched(spark):
+            deleted = run_maintenance(
+                spark,
+                Lake.to_write(spark, place),
+                today=_today(),
+                bronze_days=bronze_days,
+                days=days,
+                vacuum_h=vacuum_h,
+            )
         if as_json:
             print_json({"lake": place, "deleted": deleted})
         else:
@@ -231,10 +233,14 @@ def report(
     with errors_as_exit_codes():
         from marshal_py.spark.lake.report import render_lake
         from marshal_py.spark.lake.tables import Lake
+        from marshal_py.spark.watch import cluster_watched
 
         last = _yesterday() if until is None else _date("--until", until)
         check_file("--out", out)
-        out.write_text(render_lake(_session(master, place), Lake.at(place), last, days))
+        spark = _session(master, place)
+        with cluster_watched(spark):
+            page = render_lake(spark, Lake.at(place), last, days)
+        out.write_text(page)
         if as_json:
             print_json({"lake": place, "report": str(out), "last": str(last), "days": days})
         else:

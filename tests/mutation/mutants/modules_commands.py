@@ -2341,6 +2341,18 @@ COMMANDS: tuple[Noticed, ...] = (
         ("LiveState._groups", "until_ms < now_ms", "until_ms > now_ms"),
     ),
     noticed(
+        "a lake's maintenance does not wait for a cluster that is gone",
+        "marshal_py.cli.lake",
+        "unit/marshal_py/cli/test_lake.py::test_maintenance_says_what_it_deleted",
+        ("maintain", "with cluster_watched(spark):", "if True:"),
+    ),
+    noticed(
+        "a lake's report does not wait for a cluster that is gone",
+        "marshal_py.cli.lake",
+        "unit/marshal_py/cli/test_lake.py::test_a_report_ends_yesterday_by_default",
+        ("report", "with cluster_watched(spark):", "if True:"),
+    ),
+    noticed(
         "the least time of a lake's maintenance is a number",
         "marshal_py.spark.lake.maintenance",
         "unit/marshal_py/spark/lake/test_maintenance.py::test_a_time_that_is_too_short_is_named_and_nothing_is_done",

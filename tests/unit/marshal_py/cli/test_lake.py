@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -172,12 +174,28 @@ def test_options_become_the_runs_settings(lake: Lake) -> None:
     assert (found.latency_p99_ms, found.lag, found.availability) == (9, 7, 0.9)
 
 
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The sessions whose cluster is watched now."""
+    now: list[object] = []
+
+    @contextmanager
+    def watch(spark: object) -> Iterator[None]:
+        now.append(spark)
+        yield
+        now.remove(spark)
+
+    monkeypatch.setattr("marshal_py.spark.watch.cluster_watched", watch)
+    return now
+
+
 def test_a_report_ends_yesterday_by_default(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, watched: list[object]
 ) -> None:
     asked: list[tuple[dt.date, int]] = []
 
-    def render(_spark: object, _lake: object, last: dt.date, days: int) -> str:
+    def render(spark: object, _lake: object, last: dt.date, days: int) -> str:
+        assert watched == [spark], "it does not wait for ever for a cluster that is gone"
         asked.append((last, days))
         return "<html>"
 
@@ -200,10 +218,13 @@ def test_a_report_that_cannot_be_written_starts_no_spark(
     assert f"there is no folder {tmp_path / 'missing'}" in " ".join(done.stderr.split())
 
 
-def test_maintenance_says_what_it_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_says_what_it_deleted(
+    monkeypatch: pytest.MonkeyPatch, watched: list[object]
+) -> None:
     asked: dict[str, Any] = {}
 
-    def maintain(_spark: object, _lake: object, **given: Any) -> dict[str, int]:
+    def maintain(spark: object, _lake: object, **given: Any) -> dict[str, int]:
+        assert watched == [spark]
         asked.update(given)
         return {"bronze.log": 1_234}
 
