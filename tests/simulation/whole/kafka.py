@@ -34,7 +34,8 @@ _PAST: Final = 0.1
 """How often a reader reaches who was the coordinator of its group, and is not."""
 _RETRY: Final = object()
 """What a broker answers that wants to be asked again."""
-_REFUSALS: Final = (KafkaError.POLICY_VIOLATION, KafkaError.INVALID_RECORD)
+_REFUSALS: Final = (KafkaError.POLICY_VIOLATION, KafkaError.INVALID_TIMESTAMP)
+"""Of nothing that is in the record: no row here has a time of its own."""
 _FENCED: Final = KafkaError._FENCED
 
 
