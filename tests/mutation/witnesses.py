@@ -488,7 +488,7 @@ _RELAYS: Final[list[tuple[str, int, Mutant | str]]] = [
 ]
 
 _LOGS: Final[list[tuple[str, int, str]]] = [
-    ("exclusion", 5, "a log without a genesis is given one"),
+    ("exclusion", 30, "a log without a genesis is given one"),
     ("equal logs, equal states", 60, "an offset that is not there is a log that was lost"),
     ("who reads keeps up", 100, "a log that is opened again is read by another consumer"),
 ]

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ def test_a_day_that_has_ended_is_written_until_its_last_row_is_judged(
         if not moments:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep))
     without_brokers("lake", "run", "--continuous", "--grace", "4000")
     assert [[day.day for day in run["days"]] for run in lake.runs] == [
         [28],
@@ -126,7 +127,7 @@ def test_days_that_the_command_before_has_left_unfinished_are_finished(
         if not moments:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep))
     lake.last = dt.datetime(2026, 2, 28, 0, 30, tzinfo=dt.UTC)
     without_brokers("lake", "run", "--continuous")
     found = [[[day.day for day in run[name]] for name in ("finish", "days")] for run in lake.runs]
