@@ -19,9 +19,7 @@ from marshal_py.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-MARSHAL = os.environ.get("MARSHAL_COMMAND", f"{sys.executable} -m marshal_py.cli").split()
-"""Another installation may be given: what users install is tried with the same test."""
-DEMO = [*MARSHAL, "demo"]
+DEMO = [sys.executable, "-m", "marshal_py.cli", "demo"]
 
 
 @pytest.fixture
@@ -52,7 +50,6 @@ def test_a_short_demo_on_embedded_servers(temporary: dict[str, str]) -> None:
     found = subprocess.run(
         [*DEMO, "--json", "--seconds", "15", "--interval-ms", "1000", "--seed", "7"],
         env=temporary,
-        cwd=temporary["TMPDIR"],
         capture_output=True,
         text=True,
         timeout=500,
