@@ -570,6 +570,7 @@ def test_the_latency_of_many_rows_is_exact(spark: SparkSession) -> None:
     count = 20_000
     frame = spark.range(0, count, 1, 7).selectExpr(
         f"'{BOX}' AS outbox",
+        "'orders' AS topic",
         "'delivered' AS status",
         "1L AS copies",
         "true AS altered",
@@ -1040,6 +1041,10 @@ def test_records_that_have_no_row_are_told_to_be_of_a_table_that_does_not_keep_t
     assert line.startswith(f"{DAY}: most records of shop/marked have no row: ")
 
 
+QUICK = {  # by default as many as large tables need; a new session has none of ours
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
 OF_SOMEBODY_ELSE = {
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
@@ -1058,7 +1063,7 @@ def test_a_session_of_somebody_else_writes_the_same_tables(
     found: list[tuple[str, str, Any]] = []
     for name, settings in (("ours", {}), ("theirs", OF_SOMEBODY_ELSE)):
         session = spark.newSession()
-        for key, value in settings.items():
+        for key, value in (QUICK | settings).items():
             session.conf.set(key, value)
         lake = Lake.to_write(session, str(tmp_path / name))
         held = claim(0, 4, from_at=at(days=-1, ms=1), topic="leader:n", interval_ms=1_000)
