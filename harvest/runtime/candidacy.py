@@ -175,7 +175,7 @@ class FairShare:
                 self._claims[unit[1]] = self._marshal.want(*unit)
         if decision.settling:
             return None
-        self._leave_others_theirs(decision, wanted)
+        self._resign_what_others_hold(decision, wanted)
         return self._give_up_one(decision, leading)
 
     def withdraw(self) -> None:
@@ -204,7 +204,7 @@ class FairShare:
         self._assignor.subscription = subscription
         self._marshal.set_member_metadata(subscription.encode())
 
-    def _leave_others_theirs(self, decision: Decision, wanted: set[Unit]) -> None:
+    def _resign_what_others_hold(self, decision: Decision, wanted: set[Unit]) -> None:
         """Stand no more for what others got."""
         for unit in self._units:
             elsewhere = decision.holders.get(unit) not in (None, self._marshal.client_id)

@@ -220,7 +220,7 @@ _SHARDS = [
     _shards(
         "what others got is not wanted any more",
         "FairShare.stand",
-        "self._leave_others_theirs(decision, wanted)",
+        "self._resign_what_others_hold(decision, wanted)",
         "pass",
     ),
     _shards("a shard that goes is stopped", "Harvester._round", "led.stop()", "pass"),

@@ -432,7 +432,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         f"{RUN}.candidacy",
         "unit/harvest/runtime/test_candidacy.py::test_what_somebody_else_has_got_is_stood_for_no_more_but_leaders_end_first",
         (
-            "FairShare._leave_others_theirs",
+            "FairShare._resign_what_others_hold",
             "and unit not in wanted and unit[1] not in self._elected",
             "and unit not in wanted",
         ),

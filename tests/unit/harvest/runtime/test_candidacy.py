@@ -265,17 +265,24 @@ def test_one_shard_after_the_other_goes_to_who_has_too_few(
     shares.resign(1)
 
 
-def test_a_shard_that_came_back_keeps_no_other_one_from_going(
-    client: Client, assignor: Assignor, shares: FairShare
-) -> None:
-    """Whoever lacked it has ended: it is ours again, under another claim."""
+def lead_both_and_give_up_the_first(
+    assignor: Assignor, shares: FairShare
+) -> dict[Unit, str | None]:
+    """Return who holds what then."""
     assignor.decision = assignor.decision._replace(plan=Plan(claim=tuple(UNITS)))
     shares.stand([])
     shares.elected()
     assignor.decision = assignor.decision._replace(plan=Plan(give_up=UNITS[0]))
     assert shares.stand([0, 1]) == 0
     shares.resign(0)
-    free: dict[Unit, str | None] = {UNITS[0]: None, UNITS[1]: "me"}
+    return {UNITS[0]: None, UNITS[1]: "me"}
+
+
+def test_a_shard_that_came_back_keeps_no_other_one_from_going(
+    client: Client, assignor: Assignor, shares: FairShare
+) -> None:
+    """Whoever lacked it has ended: it is ours again, under another claim."""
+    free = lead_both_and_give_up_the_first(assignor, shares)
     plan = Plan(claim=(UNITS[0],))
     assignor.decision = assignor.decision._replace(plan=plan, holders=free)
     assert shares.stand([1]) is None
@@ -291,13 +298,7 @@ def test_a_shard_that_nobody_takes_holds_up_the_next_for_two_intervals(
 ) -> None:
     now_s = [1_000.0]
     monkeypatch.setattr("harvest.runtime.candidacy.time.monotonic", lambda: now_s[0])
-    assignor.decision = assignor.decision._replace(plan=Plan(claim=tuple(UNITS)))
-    shares.stand([])
-    shares.elected()
-    assignor.decision = assignor.decision._replace(plan=Plan(give_up=UNITS[0]))
-    assert shares.stand([0, 1]) == 0
-    shares.resign(0)
-    free: dict[Unit, str | None] = {UNITS[0]: None, UNITS[1]: "me"}
+    free = lead_both_and_give_up_the_first(assignor, shares)
     assignor.decision = assignor.decision._replace(plan=Plan(give_up=UNITS[1]), holders=free)
     now_s[0] = 1_000.99
     assert shares.stand([1]) is None

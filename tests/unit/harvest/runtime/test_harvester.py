@@ -354,13 +354,19 @@ class Server:
         return Store(self.table)
 
 
+@pytest.fixture
+def server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """Whether it can be reached again is tried all the time."""
+    monkeypatch.setattr(module, "_TRY_S", 0.001)
+    return Server(bench.table)
+
+
 @pytest.mark.parametrize("warm", [True, False])
 def test_a_leader_without_its_database_lets_others_lead_until_it_reaches_it_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, warm: bool
+    bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch, *, warm: bool
 ) -> None:
     monkeypatch.setattr(module, "_CUT_OFF_S", 0.05)
-    monkeypatch.setattr(module, "_TRY_S", 0.001)
-    server, candidacy = Server(bench.table), bench.candidacy
+    candidacy = bench.candidacy
     bench.harvester = Harvester(candidacy, bench.tools(server.store), warm_standby=warm)
     with bench.running():
         first = bench.insert(5)
@@ -379,10 +385,9 @@ def test_a_leader_without_its_database_lets_others_lead_until_it_reaches_it_agai
 
 
 def test_who_is_elected_and_does_not_reach_the_database_stands_no_more_until_it_does(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, server: Server
 ) -> None:
-    monkeypatch.setattr(module, "_TRY_S", 0.001)
-    server, candidacy = Server(bench.table), bench.candidacy
+    candidacy = bench.candidacy
     server.is_down = True
     bench.harvester = Harvester(candidacy, bench.tools(server.store))
     with bench.running():
@@ -394,11 +399,8 @@ def test_who_is_elected_and_does_not_reach_the_database_stands_no_more_until_it_
     assert len(candidacy.leases) == 2
 
 
-def test_a_standby_without_a_database_does_not_stand(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_TRY_S", 0.001)
-    server, candidacy = Server(bench.table), bench.candidacy
+def test_a_standby_without_a_database_does_not_stand(bench: Bench, server: Server) -> None:
+    candidacy = bench.candidacy
     bench.harvester = Harvester(candidacy, bench.tools(server.store), warm_standby=True)
     with bench.running():
         lease = candidacy.wait_for(1)
