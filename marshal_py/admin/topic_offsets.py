@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from confluent_kafka import KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, TopicMetadata
 from confluent_kafka.admin import OffsetSpec as _Spec
 
 from marshal_py.admin.connection import Connection
@@ -14,7 +14,14 @@ from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import BrokerUnavailable, TopicMissing
 
-__all__ = ["NO_SUCH_TOPIC", "extent", "is_topic", "offset_ranges", "partitions_of"]
+__all__ = [
+    "NO_SUCH_TOPIC",
+    "extent",
+    "extent_of_led",
+    "is_topic",
+    "offset_ranges",
+    "partitions_of",
+]
 
 NO_SUCH_TOPIC: Final = frozenset(
     {
@@ -40,6 +47,12 @@ def partitions_of(
     `right`: what the caller needs on it, and `AccessDenied` names. Raises `TopicMissing`,
     `BrokerUnavailable`, `AccessDenied`.
     """
+    return sorted(_metadata_of(admin, config, topic, timeout_s, right).partitions)
+
+
+def _metadata_of(
+    admin: AdminClient, config: KafkaConfig, topic: str, timeout_s: float, right: str
+) -> TopicMetadata:
     found = admin.list_topics(topic, timeout=timeout_s).topics[topic]
     if found.error is not None:
         if found.error.code() == KafkaError.TOPIC_EXCEPTION:
@@ -49,7 +62,7 @@ def partitions_of(
         if found.error.code() in REFUSED:
             raise denied(config, topic, right)
         raise BrokerUnavailable(f"topic {topic!r}: {found.error.str()}")
-    return sorted(found.partitions)
+    return found
 
 
 def extent(admin: AdminClient, topic: str, connection: Connection) -> dict[int, tuple[int, int]]:
@@ -61,6 +74,20 @@ def extent(admin: AdminClient, topic: str, connection: Connection) -> dict[int, 
     parts = {(topic, p) for p in found}
     ranges = offset_ranges(admin, parts, connection.timeout_s)
     return {p: ranges[topic, p] for _, p in sorted(parts)}
+
+
+def extent_of_led(
+    admin: AdminClient, topic: str, connection: Connection
+) -> tuple[dict[int, tuple[int, int]], list[int]]:
+    """Return what `extent` does of the partitions that have a leader, and those that have none.
+
+    Who asks for one without a leader gets no answer about any. Raises as `extent` does.
+    """
+    found = _metadata_of(admin, connection.kafka, topic, connection.timeout_s, "Read").partitions
+    offline = sorted(p for p, about in found.items() if about.leader < 0)
+    parts = {(topic, p) for p in found if p not in offline}
+    ranges = offset_ranges(admin, parts, connection.timeout_s)
+    return {p: ranges[topic, p] for _, p in sorted(parts)}, offline
 
 
 def offset_ranges(

@@ -19,6 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from marshal_py.admin.formatting import count
 from marshal_py.dashboard.audit_trail import AuditTrail
 from marshal_py.dashboard.dead_letters import PATTERN, DeadLetterTopics
 from marshal_py.dashboard.details import cell_document, lanes_document, time_bar_document
@@ -27,7 +28,7 @@ from marshal_py.dashboard.log_follower import LogFollower
 from marshal_py.dashboard.operations import Operations, decode_action
 from marshal_py.dashboard.replay import Replay
 from marshal_py.dashboard.subscribers import Subscriber
-from marshal_py.errors import AccessDenied, InvalidArgument, MarshalError
+from marshal_py.errors import AccessDenied, BrokerUnavailable, InvalidArgument, MarshalError
 from marshal_py.printable import printable
 
 __all__ = ["create_app"]
@@ -207,15 +208,22 @@ class _Pages:
 
         def found() -> dict[str, Any]:
             try:
-                entries, unknown = self._trail.entries(), None
-            except AccessDenied as error:  # the letters may be seen all the same
-                entries, unknown = [], f"Which were replayed is not known: {error}"
+                entries, unknown = self._trail.entries(), list[str]()
+            except (AccessDenied, BrokerUnavailable) as error:
+                # The letters may be seen all the same.
+                entries, unknown = [], [f"Which were replayed is not known: {error}"]
             replayed = [
                 {"letters": e.letters, "who": e.who, "at_ms": e.at_ms, "phase": e.phase}
                 for e in entries
                 if e.topic == topic and e.letters
             ]
-            letters = self._letters.latest(topic, limit)
+            letters, offline = self._letters.latest(topic, limit)
+            if offline:
+                named = ", ".join(map(str, offline))
+                unknown.append(
+                    f"Kafka has no leader for {count(len(offline), 'partition')} of this topic "
+                    f"({named}): the letters there are not shown."
+                )
             return {"letters": letters, "replayed": replayed, "unknown": unknown}
 
         return _json(await run_in_threadpool(found))

@@ -27,7 +27,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException
 from msgspec import Struct
 
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.topic_offsets import extent, is_topic, offset_ranges
+from marshal_py.admin.topic_offsets import extent_of_led, is_topic, offset_ranges
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.headers import make_headers_readable
 from marshal_py.client.kafka_clients import read_to_end
@@ -115,39 +115,49 @@ class DeadLetterTopics:
     def topics(self) -> list[dict[str, Any]]:
         """Return the topics with how many records each has, the fullest first.
 
-        Transactions leave marks that count as records. Raises `BrokerUnavailable`.
+        Transactions leave marks that count as records. ``offline`` are the partitions for which
+        Kafka has no leader: of these it is not known. Raises `BrokerUnavailable`.
         """
         admin = admin_client(self._connection.kafka)
         timeout_s = self._connection.timeout_s
         try:
             found = admin.list_topics(timeout=timeout_s).topics
             parts = {
-                (name, p)
+                (name, p): about.leader
                 for name, topic in found.items()
                 if fnmatch.fnmatchcase(name, self.pattern) and topic.error is None
-                for p in topic.partitions
+                for p, about in topic.partitions.items()
             }
-            ranges = offset_ranges(admin, parts, timeout_s)
+            # Who asks for one without a leader gets no answer about any.
+            led = {part for part, leader in parts.items() if leader >= 0}
+            ranges = offset_ranges(admin, led, timeout_s)
         except KafkaException as error:
             raise BrokerUnavailable(f"no answer: {error.args[0].str()}") from None
         counts: dict[str, int] = {}
-        for (name, _), (first, end) in ranges.items():
+        offline: dict[str, list[int]] = {}
+        for name, p in sorted(parts):
+            first, end = ranges.get((name, p), (0, 0))
             counts[name] = counts.get(name, 0) + end - first
+            offline.setdefault(name, []).extend([] if (name, p) in led else [p])
         by_size = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        return [{"topic": name, "records": records} for name, records in by_size]
+        return [
+            {"topic": name, "records": records, "offline": offline[name]}
+            for name, records in by_size
+        ]
 
-    def latest(self, topic: str, limit: int) -> list[Letter]:
+    def latest(self, topic: str, limit: int) -> tuple[list[Letter], list[int]]:
         """Return up to `limit` of the latest letters of a topic, the latest first.
 
+        And the partitions for which Kafka has no leader: theirs are not among them.
         Raises `InvalidArgument`, `TopicMissing`, `AccessDenied`, `BrokerUnavailable`.
         """
         limit = min(limit, MAX_SHOWN)
-        extents = self._extent(topic)
+        extents, offline = self._extent(topic)
         starts = {p: max(first, end - limit) for p, (first, end) in extents.items()}
         ends = {p: end for p, (_, end) in extents.items()}
         letters = [_letter(message) for message in self._read(topic, starts, ends)]
         letters.sort(key=lambda letter: (letter.at_ms or 0, letter.offset), reverse=True)
-        return letters[:limit]
+        return letters[:limit], offline
 
     def targets(self, topic: str, chosen: Iterable[LetterId]) -> list[Target]:
         """Say where letters would go. Writes nothing.
@@ -222,10 +232,12 @@ class DeadLetterTopics:
     def _messages(self, topic: str, chosen: Iterable[LetterId]) -> dict[LetterId, Any]:
         """Read certain letters anew."""
         wanted = set(chosen)
-        extents = self._extent(topic)
+        extents, offline = self._extent(topic)
         starts: dict[int, int] = {}
         ends: dict[int, int] = {}
         for p, offset in wanted:
+            if p in offline:
+                raise BrokerUnavailable(f"Kafka has no leader for {topic}/{p}: nobody can read it")
             first, end = extents.get(p, (0, 0))
             if not first <= offset < end:
                 raise _gone(topic, (p, offset))
@@ -255,13 +267,13 @@ class DeadLetterTopics:
             raise InvalidArgument(f"{where} says that it came from {letter.topic!r}: refused")
         return letter.topic, letter.source_partition
 
-    def _extent(self, topic: str) -> dict[int, tuple[int, int]]:
+    def _extent(self, topic: str) -> tuple[dict[int, tuple[int, int]], list[int]]:
         if not fnmatch.fnmatchcase(topic, self.pattern):
             raise InvalidArgument(
                 f"{topic!r} is no topic of dead letters: these are {self.pattern}"
             )
         try:
-            return extent(admin_client(self._connection.kafka), topic, self._connection)
+            return extent_of_led(admin_client(self._connection.kafka), topic, self._connection)
         except KafkaException as error:
             raise BrokerUnavailable(f"{topic}: {error.args[0].str()}") from None
 

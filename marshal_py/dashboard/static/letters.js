@@ -60,6 +60,7 @@ export class DeadLettersView extends Asked {
     super(kind, context, "Dead letters");
     this.topics = [];
     this.letters = [];
+    this.unknown = [];
     this.chosen = new Set();
     this.limit = STEP;
     this.select = element("select", { "aria-label": "Topic", onchange: () => {
@@ -93,8 +94,10 @@ export class DeadLettersView extends Asked {
   async read() {
     const { topics, pattern } = await ask("dead-letters", {});
     const topic = topics.some((each) => each.topic === this.topic) ? this.topic : topics[0]?.topic;
-    const { letters, replayed, unknown } = topic === undefined ? { letters: [], replayed: [] }
-      : await ask("dead-letters", { topic, limit: this.limit });
+    // One topic that cannot be read must not hide the others.
+    const { letters, replayed, unknown } = topic === undefined ? { letters: [], replayed: [], unknown: [] }
+      : await ask("dead-letters", { topic, limit: this.limit })
+        .catch((error) => ({ letters: [], replayed: [], unknown: [error.message] }));
     const known = new Map();
     for (const entry of replayed) { // the latest first
       for (const [partition, offset] of entry.letters) {
@@ -112,8 +115,8 @@ export class DeadLettersView extends Asked {
   draw() {
     const { write } = this.context.live().head;
     this.select.hidden = !this.topics.length;
-    this.select.replaceChildren(...this.topics.map(({ topic, records }) =>
-      element("option", { value: topic, text: `${topic} (${whole(records)})`, selected: topic === this.topic })));
+    this.select.replaceChildren(...this.topics.map(({ topic, records, offline }) =>
+      element("option", { value: topic, text: `${topic} (${offline.length ? "at least " : ""}${whole(records)})`, selected: topic === this.topic })));
     const rows = this.shown();
     const total = this.topics.find((each) => each.topic === this.topic)?.records ?? 0;
     this.count.textContent = this.letters.length ? `${whole(rows.length)} of the latest ${whole(this.letters.length)}` : "";
@@ -122,8 +125,8 @@ export class DeadLettersView extends Asked {
     this.all.textContent = rows.every((row) => this.chosen.has(idOf(row))) ? "Choose none" : "Choose all that are shown";
     this.replay.disabled = !this.chosen.size;
     this.replay.textContent = `Replay ${plural(this.chosen.size, "letter")} …`;
-    this.tell(rows.length ? this.unknown ?? "" : this.letters.length ? "No letter fits the filter."
-      : this.topics.length ? "No dead letter in this topic." : `There is no topic of dead letters: none is called ${this.pattern}.`);
+    this.tell([...this.unknown, rows.length ? "" : this.letters.length ? "No letter fits the filter."
+      : this.unknown.length ? "" : this.topics.length ? "No dead letter in this topic." : `There is no topic of dead letters: none is called ${this.pattern}.`].filter(Boolean).join(" "));
     this.body.replaceChildren(...(rows.length ? [table("Dead letters", this.columns(write), rows)] : []));
   }
 

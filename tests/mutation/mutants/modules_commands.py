@@ -1004,7 +1004,7 @@ COMMANDS: tuple[Noticed, ...] = (
         "letters are shown where the trail may not be read",
         f"{DASHBOARD}.app",
         f"{OF_DASHBOARD}/test_app.py::test_letters_are_shown_where_the_trail_may_not_be_read",
-        ("_Pages.dead_letters", "except AccessDenied as error:", "except KeyError as error:"),
+        ("_Pages.dead_letters", "except (AccessDenied, BrokerUnavailable)", "except AccessDenied"),
     ),
     noticed(
         "a ticket is good for once",
@@ -1149,6 +1149,24 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{DASHBOARD}.dead_letters",
         f"{OF_DASHBOARD}/test_dead_letters.py::test_topics_of_dead_letters_are_found_by_name_the_fullest_first",
         ("DeadLetterTopics.topics", "+ end - first", "+ end"),
+    ),
+    noticed(
+        "who asks for letters asks no partition without a leader",
+        f"{DASHBOARD}.dead_letters",
+        f"{OF_DASHBOARD}/test_dead_letters.py::test_topics_of_dead_letters_are_found_by_name_the_fullest_first",
+        ("DeadLetterTopics.topics", "if leader >= 0", "if leader >= -1"),
+    ),
+    noticed(
+        "what a topic has is asked of no partition without a leader",
+        "marshal_py.admin.topic_offsets",
+        "unit/marshal_py/admin/test_topic_offsets.py::test_of_a_partition_without_a_leader_the_brokers_are_not_asked",
+        ("extent_of_led", "about.leader < 0", "about.leader < -1"),
+    ),
+    noticed(
+        "letters that nobody can read are named",
+        f"{DASHBOARD}.app",
+        f"{OF_DASHBOARD}/test_app.py::test_letters_are_shown_where_the_trail_may_not_be_read",
+        ("_Pages.dead_letters", "if offline:", "if not letters and not offline:"),
     ),
     noticed(
         "of many moments those used last are kept",

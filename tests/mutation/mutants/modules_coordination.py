@@ -481,7 +481,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "a topic that is hidden is not missing",
         f"{ADMIN}.topic_offsets",
         f"{OF_ADMIN}/test_topic_offsets.py::test_why_a_topic_cannot_be_looked_at",
-        ("partitions_of", "if found.error.code() in REFUSED:", "if found.error is None:"),
+        ("_metadata_of", "if found.error.code() in REFUSED:", "if found.error is None:"),
     ),
     noticed(
         "a history begins at the oldest snapshot that is left",

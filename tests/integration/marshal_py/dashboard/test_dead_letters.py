@@ -106,11 +106,11 @@ def desk(kafka: EmbeddedKafka, made: str) -> Desk:
 def test_a_letter_goes_back_to_where_it_came_from_as_shown(desk: Desk) -> None:
     desk.produce(desk.orders, 1, "k-1", {"trace": b"1", HOSTILE: None})
     desk.give_up(1)
-    (letter,) = desk.letters.latest(desk.dlq, 100)
+    ((letter,), _) = desk.letters.latest(desk.dlq, 100)
     assert (letter.topic, letter.source_partition, letter.source_offset) == (desk.orders, 1, 0)
     assert letter.error_class == f"{__name__}.Broken"
     assert (letter.key, letter.value, letter.attempts) == ("k-1", "value of k-1", 1)
-    assert {"topic": desk.dlq, "records": 1} in desk.letters.topics()
+    assert {"topic": desk.dlq, "records": 1, "offline": []} in desk.letters.topics()
 
     shown = desk.operations.preview(desk.replay_of((0, 0)))
     assert shown["letters"] == [
@@ -140,7 +140,7 @@ def test_a_letter_goes_back_to_where_it_came_from_as_shown(desk: Desk) -> None:
 
     # It fails again: the letter tells that it was put back, and the other is known as replayed.
     desk.give_up(1)
-    again = desk.letters.latest(desk.dlq, 100)[0]
+    again = desk.letters.latest(desk.dlq, 100)[0][0]
     assert ("dlq-replayed-by", "anna at 10.1.2.3") in again.headers
     assert (again.offset, again.source_offset) == (1, 1)
     shown = desk.operations.preview(desk.replay_of((0, 0), (0, 1)))
@@ -273,7 +273,7 @@ def test_a_missing_right_is_named_and_the_letters_are_seen_without_the_trails(
             secure.server.create_topic(name)
         secure.allow("eve", "Read", "orders.dlq")
         connection = Connection(secure.config("eve", "pw-of-eve"))
-        assert DeadLetterTopics(connection).latest("orders.dlq", 10) == []
+        assert DeadLetterTopics(connection).latest("orders.dlq", 10) == ([], [])
         trail = AuditTrail(connection)
         with pytest.raises(AccessDenied, match=r"lacks Read on topic '__marshal\.audit'"):
             trail.entries()

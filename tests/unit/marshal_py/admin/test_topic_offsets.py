@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import OffsetSpec
 
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.topic_offsets import extent, offset_ranges
+from marshal_py.admin.topic_offsets import extent, extent_of_led, offset_ranges
 from marshal_py.errors import AccessDenied, BrokerUnavailable, TopicMissing
 
 CONNECTION = Connection.of_servers("nowhere:1", "t")
@@ -20,20 +20,25 @@ CONNECTION = Connection.of_servers("nowhere:1", "t")
 class Kafka:
     """Of each partition of t the messages 3 to 8; from `later_ms` on, those from 6 on."""
 
-    def __init__(self, *, later_ms: int = 1_001, error: int | None = None) -> None:
+    def __init__(
+        self, *, later_ms: int = 1_001, error: int | None = None, offline: int | None = None
+    ) -> None:
         self._later_ms = later_ms
         self._error = error
+        self._offline = offline
 
     def list_topics(self, topic: str, timeout: float) -> Any:
         assert timeout > 0
         error = None if self._error is None else KafkaError(self._error)
-        about = SimpleNamespace(error=error, partitions={1: None, 0: None})
+        leaders = {p: SimpleNamespace(leader=-1 if p == self._offline else 1) for p in (1, 0)}
+        about = SimpleNamespace(error=error, partitions=leaders)
         return SimpleNamespace(topics={topic: about})
 
     def list_offsets(self, asked: dict[Any, Any], request_timeout: float) -> dict[Any, Any]:
         assert request_timeout > 0
         found = {}
         for where, spec in asked.items():
+            assert where.partition != self._offline, "there is no answer about any then"
             ms = spec._value
             answer: Future[Any] = Future()
             at = {OffsetSpec.earliest()._value: 3, OffsetSpec.latest()._value: 9}.get(ms)  # type: ignore[no-untyped-call]
@@ -54,6 +59,14 @@ def test_first_and_next_offsets() -> None:
     assert extent(admin, "t", CONNECTION) == {0: (3, 9), 1: (3, 9)}
     assert ranges(Kafka()) == {("t", 0): (3, 9)}
     assert offset_ranges(admin, set(), 10.0) == {}
+
+
+def test_of_a_partition_without_a_leader_the_brokers_are_not_asked() -> None:
+    admin: Any = Kafka(offline=1)
+    assert extent_of_led(admin, "t", CONNECTION) == ({0: (3, 9)}, [1])
+    admin = Kafka(error=KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(AccessDenied):
+        extent_of_led(admin, "t", CONNECTION)
 
 
 def test_at_a_moment_all_that_is_not_later_was_there() -> None:

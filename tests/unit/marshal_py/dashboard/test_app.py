@@ -19,7 +19,7 @@ from marshal_py.dashboard.dead_letters import DeadLetterTopics
 from marshal_py.dashboard.log_follower import LogFollower
 from marshal_py.dashboard.operations import Operations
 from marshal_py.dashboard.replay import Replay
-from marshal_py.errors import AccessDenied, BrokerUnavailable, InvalidArgument
+from marshal_py.errors import AccessDenied, BrokerUnavailable, InvalidArgument, MarshalError
 from marshal_py.protocol.wire import text_wire
 
 OWN = {"origin": "http://localhost"}
@@ -162,23 +162,27 @@ def test_who_does_something_is_named_by_the_proxy_if_one_is_trusted(
     assert done == [("t", who)]
 
 
+@pytest.mark.parametrize("error", [AccessDenied, BrokerUnavailable])
 def test_letters_are_shown_where_the_trail_may_not_be_read(
-    follower: LogFollower, monkeypatch: pytest.MonkeyPatch
+    follower: LogFollower, monkeypatch: pytest.MonkeyPatch, error: type[MarshalError]
 ) -> None:
     """That none were replayed would be a lie then."""
     entry = Entry("1", 5, "ann", "replay", "done", "", "orders.dlq", [(0, 3)])
     other = Entry("2", 6, "ann", "replay", "done", "", "bills.dlq", [(0, 4)])
-    monkeypatch.setattr(DeadLetterTopics, "latest", lambda *_: [])
+    offline = [1, 4]
+    monkeypatch.setattr(DeadLetterTopics, "latest", lambda *_: ([], offline))
     monkeypatch.setattr(AuditTrail, "entries", lambda _: [entry, other])
     path = "/api/dead-letters?topic=orders.dlq&limit=5"
     found = pages(follower).get(path).json()
     assert [each["letters"] for each in found["replayed"]] == [[[0, 3]]]
-    assert found["unknown"] is None
+    (without_leader,) = found["unknown"]
+    assert "no leader for 2 partitions of this topic (1, 4)" in without_leader
+    offline.clear()
 
     def refuse(_: object) -> list[Entry]:
-        raise AccessDenied("no right to Read")
+        raise error("no right to Read")
 
     monkeypatch.setattr(AuditTrail, "entries", refuse)
     found = pages(follower).get(path).json()
     assert (found["letters"], found["replayed"]) == ([], [])
-    assert found["unknown"] == "Which were replayed is not known: no right to Read"
+    assert found["unknown"] == ["Which were replayed is not known: no right to Read"]

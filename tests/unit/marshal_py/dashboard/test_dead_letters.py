@@ -15,7 +15,7 @@ from marshal_py.consumer.topics import Described
 from marshal_py.dashboard import dead_letters as module
 from marshal_py.dashboard.appending import Appended, NewRecord
 from marshal_py.dashboard.dead_letters import MAX_TEXT, DeadLetterTopics, Letter
-from marshal_py.errors import AccessDenied, InvalidArgument
+from marshal_py.errors import AccessDenied, BrokerUnavailable, InvalidArgument
 from tests.support.unreadable import make_unreadable
 
 Headers = list[tuple[str, bytes | None]]
@@ -47,6 +47,7 @@ class Cluster:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.first = 0
+        self.offline: list[int] = []
         self.written: list[NewRecord] = []
         self.answers: list[Appended] = []
         self.known = {"orders": Described(4, b"id")}
@@ -64,9 +65,12 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster()
-    ends: Callable[..., Any] = lambda *_: {0: (found.first, len(found.messages))}  # noqa: E731
+    ends: Callable[..., Any] = lambda *_: (  # noqa: E731
+        {0: (found.first, len(found.messages))},
+        found.offline,
+    )
     monkeypatch.setattr(module, "admin_client", lambda _: None)
-    monkeypatch.setattr(module, "extent", ends)
+    monkeypatch.setattr(module, "extent_of_led", ends)
     monkeypatch.setattr(module, "read_to_end", found.read)
     monkeypatch.setattr(module, "append", found.append)
     monkeypatch.setattr(module, "describe", lambda _admin, _names, _timeout: found.known)
@@ -84,7 +88,7 @@ def topics() -> DeadLetterTopics:
 
 def only(cluster: Cluster, topics: DeadLetterTopics, *messages: Message) -> Letter:
     cluster.messages = list(messages)
-    return topics.latest("orders.dlq", 5)[0]
+    return topics.latest("orders.dlq", 5)[0][0]
 
 
 def test_a_letter_tells_why_it_failed_and_where_it_came_from(
@@ -106,7 +110,7 @@ def test_one_whose_headers_are_no_text_is_shown_and_hides_no_other(
     cluster: Cluster, topics: DeadLetterTopics
 ) -> None:
     cluster.messages = [Message(0, FROM_ORDERS), make_unreadable(Message(1))]
-    of_no_text, other = topics.latest("orders.dlq", 5)
+    (of_no_text, other), _ = topics.latest("orders.dlq", 5)
     assert [name for name, _ in of_no_text.headers] == [UNREADABLE]
     assert (of_no_text.topic, other.topic) == (None, "orders")
 
@@ -138,8 +142,18 @@ def test_long_values_are_cut_and_bytes_that_are_no_text_escaped(
 
 def test_the_latest_come_first(cluster: Cluster, topics: DeadLetterTopics) -> None:
     cluster.messages = [Message(n, None, stamp=(1, 1_000)) for n in range(9)]
-    assert [letter.offset for letter in topics.latest("orders.dlq", 3)] == [8, 7, 6]
-    assert topics.latest("orders.dlq", 0) == []
+    assert [letter.offset for letter in topics.latest("orders.dlq", 3)[0]] == [8, 7, 6]
+    assert topics.latest("orders.dlq", 0) == ([], [])
+
+
+def test_a_partition_without_a_leader_hides_no_letter_of_another_and_is_named(
+    cluster: Cluster, topics: DeadLetterTopics
+) -> None:
+    cluster.messages, cluster.offline = [Message(0, FROM_ORDERS)], [1]
+    letters, offline = topics.latest("orders.dlq", 5)
+    assert ([letter.topic for letter in letters], offline) == (["orders"], [1])
+    with pytest.raises(BrokerUnavailable, match=r"no leader for orders\.dlq/1"):
+        topics.targets("orders.dlq", [(0, 0), (1, 3)])
 
 
 @pytest.mark.parametrize(
@@ -265,15 +279,22 @@ def test_of_a_name_that_no_topic_has_the_brokers_are_not_asked(
     assert asked == [set()]
 
 
+def listed_topic(*leaders: int, error: KafkaError | None = None) -> SimpleNamespace:
+    """A topic as the brokers list it, by the leaders of its partitions; −1: there is none."""
+    parts = {p: SimpleNamespace(leader=leader) for p, leader in enumerate(leaders)}
+    return SimpleNamespace(error=error, partitions=parts)
+
+
 def test_topics_of_dead_letters_are_found_by_name_the_fullest_first(
     cluster: Cluster, topics: DeadLetterTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranges = {("a.dlq", 0): (5, 9), ("a.dlq", 1): (0, 3), ("b.dlq", 0): (0, 8)}
     listed = {
-        "a.dlq": SimpleNamespace(error=None, partitions=[0, 1]),
-        "b.dlq": SimpleNamespace(error=None, partitions=[0]),
-        "lost.dlq": SimpleNamespace(error=KafkaError(3), partitions=[0]),
-        "orders": SimpleNamespace(error=None, partitions=[0]),
+        "a.dlq": listed_topic(0, 0, -1),
+        "b.dlq": listed_topic(0),
+        "c.dlq": listed_topic(-1),
+        "lost.dlq": listed_topic(0, error=KafkaError(3)),
+        "orders": listed_topic(0),
     }
     admin = SimpleNamespace(list_topics=lambda **_: SimpleNamespace(topics=listed))
     monkeypatch.setattr(module, "admin_client", lambda _: admin)
@@ -281,6 +302,7 @@ def test_topics_of_dead_letters_are_found_by_name_the_fullest_first(
         module, "offset_ranges", lambda _admin, parts, _timeout: {p: ranges[p] for p in parts}
     )
     assert topics.topics() == [
-        {"topic": "b.dlq", "records": 8},
-        {"topic": "a.dlq", "records": 7},
+        {"topic": "b.dlq", "records": 8, "offline": []},
+        {"topic": "a.dlq", "records": 7, "offline": [2]},
+        {"topic": "c.dlq", "records": 0, "offline": [0]},
     ]
