@@ -589,7 +589,8 @@ class Consumer(OfOneProcess, Generic[V]):
 
         It goes by way of the log: the claim ends, what is in work under it counts for nothing, and
         the next claim, under a new epoch, begins there; `on_revoked` and `on_assigned` are called.
-        Of a partition that is shared by keys, it is the slots that this member holds.
+        Of a partition that is shared by keys, it is all slots that this member holds, or none where
+        one just goes or its lease has lapsed (`NotHeld`); within `on_assigned`, the one that comes.
         Waits until the position is in the log; within `on_assigned` it does not, and the partition
         is assigned again, there; within `on_revoked`, the one that goes is held no more. Going back
         repeats messages, whatever the `mode`.

@@ -416,22 +416,23 @@ class Partitions:
         self._wakeup.wake()
 
     def seek(self, parts: list[HeldPartition], offset: int, timeout_s: float) -> None:
-        """See `Consumer.seek`. `parts`: a partition, or slots of one."""
+        """See `Consumer.seek`. `parts`: a partition, or all slots of one that were claimed."""
         deadline = time.monotonic() + timeout_s
+        within = self._callbacks.calling if self._callbacks.is_within else None
         for part in parts:
-            if self._callbacks.calling is part:  # who would carry it out waits for `on_assigned`
+            if part is within:  # who would carry it out waits for `on_assigned`
                 if part.stage is not Stage.WANTED:
                     raise NotHeld(f"{part.topic}/{part.partition} is being given back")
                 if offset != part.claim.position:
                     part.reset_to = offset
                 return
-        parts = [part for part in parts if part.slot is None or part.stage is Stage.ACTIVE]
+        for part in parts:  # before any is moved: of several slots, none goes without the others
+            if part.stage is Stage.RELEASING or not part.claim.held:
+                raise NotHeld(f"{part.key[0]}/{part.key[1]} is not held any more")
         for part in parts:
-            if part.stage is not Stage.ACTIVE:
-                raise NotHeld(f"{part.topic}/{part.partition} is not held any more")
-        for part in parts:
-            part.reset_to = offset
-            part.stage = Stage.RELEASING  # from here on nothing of it goes out
+            part.reset_to = offset  # first: what is not active yet does not become so with it
+            if part.stage is not Stage.WANTED:
+                part.stage = Stage.RELEASING  # from here on nothing of it goes out
         self._wakeup.wake()
         if self._callbacks.is_within:
             return

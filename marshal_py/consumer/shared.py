@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.consumer.fetcher import Fetcher, key_of
-from marshal_py.consumer.held_partition import HeldPartition
+from marshal_py.consumer.held_partition import HeldPartition, Stage
 from marshal_py.consumer.partition_claims import PartitionClaims
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
@@ -105,7 +105,13 @@ class ByPartitions:
 
     def seek(self, topic: str, partition: int, offset: int, timeout_s: float) -> None:
         """Go on with a partition that is held at `offset`. Raises `NotHeld`, `ClaimTimeout`."""
-        self._partitions.seek(self._held(topic, partition), offset, timeout_s)
+        self._held(topic, partition)
+        claimed = [
+            part
+            for part in self.parts_of(topic, partition)
+            if part.stage is not Stage.WANTED or part.claim.held
+        ]
+        self._partitions.seek(claimed, offset, timeout_s)
 
     def lag(self, timeout_s: float) -> dict[Unit, int]:
         """Return how far partitions that are held are behind. Raises `BrokerUnavailable`."""

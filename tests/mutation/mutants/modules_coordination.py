@@ -2858,7 +2858,37 @@ COORDINATION: tuple[Noticed, ...] = (
         "who seeks what is being given back is told",
         f"{CONSUMER}.partitions",
         f"{OF_CONSUMER}/test_callbacks.py::test_whoever_seeks_what_is_being_given_back_is_told",
-        ("Partitions.seek", "if part.stage is not Stage.WANTED:", "if False:"),
+        (
+            "Partitions.seek",
+            "if part.stage is not Stage.WANTED:\n                    raise",
+            "if False:\n                    raise",
+        ),
+    ),
+    noticed(
+        "a seek moves the slots that were just given, too",
+        f"{CONSUMER}.shared",
+        f"{OF_CONSUMER}/test_slots.py::test_all_slots_that_are_held_go_on_where_a_seek_says",
+        (
+            "ByPartitions.seek",
+            "part.stage is not Stage.WANTED or part.claim.held",
+            "part.stage is Stage.ACTIVE",
+        ),
+    ),
+    noticed(
+        "a seek during on_assigned moves all slots",
+        f"{CONSUMER}.partitions",
+        f"{OF_CONSUMER}/test_slots.py::test_all_slots_that_are_held_go_on_where_a_seek_says",
+        ("Partitions.seek", " if self._callbacks.is_within else None", ""),
+    ),
+    noticed(
+        "a seek moves all slots or none",
+        f"{CONSUMER}.partitions",
+        f"{OF_CONSUMER}/test_slots.py::test_no_slot_is_moved_where_another_one_cannot_be",
+        (
+            "Partitions.seek",
+            "if part.stage is Stage.RELEASING or not part.claim.held:",
+            "if False:",
+        ),
     ),
     noticed(
         "on_assigned may seek another partition",

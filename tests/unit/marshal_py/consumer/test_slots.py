@@ -618,6 +618,47 @@ def test_what_is_not_held_can_be_neither_paused_nor_moved() -> None:
     assert not part.is_paused
 
 
+def seeking(world: World, *stages: Stage) -> list[HeldPartition]:
+    """Its slots in these stages; what is asked for is done when the thread of them is woken."""
+    parts = [world.hold(n, 3) for n in range(len(stages))]
+    for part, stage in zip(parts, stages, strict=True):
+        part.stage = stage
+        claim: Any = part.claim
+
+        def set_position(offset: int, claim: Any = claim) -> None:
+            claim.position, claim.reason = offset, "repositioned by this client"
+            claim._core.ended.set()
+
+        claim.position, claim.set_position = 3, set_position
+    world.core.wakeup.wake = lambda: [world.core.partitions.advance(part) for part in parts]
+    return parts
+
+
+@pytest.mark.parametrize("calling", [False, True])
+def test_all_slots_that_are_held_go_on_where_a_seek_says(calling: bool) -> None:
+    """Also those that were just given, or are being given back."""
+    world = World()
+    stages = Stage.ACTIVE, Stage.WANTED, Stage.DRAINING, Stage.WANTED
+    *held, waiting = seeking(world, *stages)
+    waiting.claim.leases = [False]  # type: ignore[attr-defined]
+    if calling:  # `on_assigned`, which runs in another thread
+        world.core.callbacks.calling = held[1]
+    world.core.shared.seek("t", 0, 7, 1.0)
+    assert [part.claim.position for part in held] == [7, 7, 7]
+    assert (waiting.stage, waiting.reset_to) == (Stage.WANTED, None)
+
+
+@pytest.mark.parametrize("stage", [Stage.RELEASING, Stage.ACTIVE, Stage.DRAINING])
+def test_no_slot_is_moved_where_another_one_cannot_be(stage: Stage) -> None:
+    """It goes with the old position just now, or its lease has lapsed and may be regained."""
+    world = World()
+    parts = seeking(world, Stage.ACTIVE, stage)
+    parts[1].claim.leases = [stage is Stage.RELEASING]  # type: ignore[attr-defined]
+    with pytest.raises(NotHeld, match="t/0#4/1 is not held any more"):
+        world.core.shared.seek("t", 0, 7, 1.0)
+    assert [(part.stage, part.reset_to) for part in parts] == [(Stage.ACTIVE, None), (stage, None)]
+
+
 def test_at_most_once_a_partition_stands_behind_what_was_claimed() -> None:
     """Whoever reads Kafka's committed offsets would else be told messages that nobody gets."""
     made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", mode="at_most_once")._core
