@@ -102,7 +102,8 @@ def target_of(to: Target | str | int | datetime) -> Target:
     if isinstance(to, Target):
         return to
     if isinstance(to, datetime):
-        return Target("time", int(to.timestamp() * 1000))
+        # Below 0 are words of Kafka's: -1 is the end.
+        return Target("time", max(0, int(to.timestamp() * 1000)))
     if type(to) is int and 0 <= to <= MAX_OFFSET:
         return Target("offset", to)
     if to == "earliest" or to == "latest":

@@ -239,7 +239,8 @@ def start_at(start: Start) -> StartAt:
     if start == "earliest" or start == "latest":
         return StartAt("earliest" if start == "earliest" else "latest")
     if isinstance(start, datetime):
-        return StartAt("time", int(start.timestamp() * 1000))
+        # Below 0 are words of Kafka's: -1 is the end.
+        return StartAt("time", max(0, int(start.timestamp() * 1000)))
     if isinstance(start, timedelta) and start >= timedelta():
         return StartAt("ago", start // timedelta(milliseconds=1))
     if type(start) is int and start >= 0:

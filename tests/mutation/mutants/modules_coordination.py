@@ -1638,6 +1638,18 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Topics._wanted", ' and not name.startswith("__")', ""),
     ),
     noticed(
+        "a group that begins before 1970 begins with all there is",
+        f"{CONSUMER}.options",
+        f"{OF_CONSUMER}/test_options.py::test_where_a_group_begins",
+        ("start_at", "max(0, int(start.timestamp() * 1000))", "int(start.timestamp() * 1000)"),
+    ),
+    noticed(
+        "a position of before 1970 is that of all there is",
+        f"{ADMIN}.positions",
+        f"{OF_ADMIN}/test_positions.py::test_what_a_position_means",
+        ("target_of", "max(0, int(to.timestamp() * 1000))", "int(to.timestamp() * 1000)"),
+    ),
+    noticed(
         "a group begins so long ago in milliseconds",
         f"{CONSUMER}.options",
         f"{OF_CONSUMER}/test_options.py::test_where_a_group_begins",

@@ -70,6 +70,7 @@ def test_after_the_last_message_there_is_none_so_young() -> None:
     ("to", "target"),
     [
         (datetime(2026, 1, 1, tzinfo=UTC), Target("time", 1_767_225_600_000)),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC), Target("time", 0)),
         (0, Target("offset", 0)),
         (2**63 - 1, Target("offset", 2**63 - 1)),
         ("17", Target("offset", 17)),

@@ -27,6 +27,7 @@ def consumer(**settings: Any) -> Consumer:
         (0, StartAt("time", 0)),
         (1_700_000_000_123, StartAt("time", 1_700_000_000_123)),
         (datetime(2026, 1, 1, tzinfo=UTC), StartAt("time", 1_767_225_600_000)),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC), StartAt("time", 0)),
         (timedelta(0), StartAt("ago", 0)),
         (timedelta(hours=2), StartAt("ago", 7_200_000)),
         (timedelta(microseconds=1_500), StartAt("ago", 1)),
