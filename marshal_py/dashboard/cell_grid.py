@@ -62,6 +62,7 @@ class GridRow:
         "lag",
         "lag_max",
         "lag_total",
+        "lag_unknown",
         "live",
         "number",
         "partitions",
@@ -85,6 +86,8 @@ class GridRow:
         self.lag = bytearray()
         self.lag_total: int | None = None
         self.lag_max: int | None = None
+        self.lag_unknown = 0
+        """Of a topic that is consumed, the partitions whose lag `lag_total` leaves out."""
         self.stale_by: Counter[int] = Counter()
         """Holder → how many of its cells are stale."""
         self.changed: tuple[set[int], set[int], set[int]] = (set(), set(), set())
@@ -144,6 +147,7 @@ class GridRow:
             "lag": by_value(self.lag),
             "lag_total": self.lag_total,
             "lag_max": self.lag_max,
+            "lag_unknown": self.lag_unknown,
         }
 
 
@@ -277,6 +281,7 @@ class CellGrid:
                     cell[name] = by_value(values, sorted(slots))
             if lag:
                 cell["lag_total"], cell["lag_max"] = row.lag_total, row.lag_max
+                cell["lag_unknown"] = row.lag_unknown
             if len(cell) > 1:
                 cells.append(cell)
         if cells:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -48,6 +48,8 @@ class Lags:
 
     def __init__(self, world: World, alerts: Alerts) -> None:
         self.ends: Ends = {}
+        self.offline: Collection[tuple[str, int]] = frozenset()
+        """(topic, partition) of those that have no leader in Kafka."""
         self._world = world
         self._alerts = alerts
         self._seen: dict[RowKey, _RowProgress] = {}
@@ -70,10 +72,10 @@ class Lags:
     def unknown(self, grid: CellGrid, row: GridRow, now_ms: int) -> None:
         """Show no lag of a row: it is not known (any more) where its topic ends."""
         self._drop((row.group, row.topic), now_ms)
-        if row.lag_total is not None:
+        if row.lag_total is not None or row.lag_unknown:
             for slot in range(len(row.partitions)):
                 row.set_lag(slot, 0)
-            _set_totals(row, None, None)
+            _set_totals(row, None, None, 0)
             grid.touch(row)
 
     def _drop(self, place: RowKey, now_ms: int) -> None:
@@ -93,11 +95,15 @@ class Lags:
         states, buckets = self._world.states, row.lag
         group, topic = row.group, row.topic
         total = most = -1
+        unknown = offline = 0
         for slot, partition in enumerate(row.partitions):
             cell = states[seen.homes[slot]].cells.get((group, topic, partition))
             end = ends.get(partition)
             if cell is None or end is None or (position := cell.position) < 0:
                 row.set_lag(slot, 0)
+                is_offline = (topic, partition) in self.offline
+                unknown += is_offline or end is not None  # otherwise it does not exist any more
+                offline += is_offline
                 self._moves(seen, row, slot, -1, now_ms)
                 continue
             lag = max(0, end - position)
@@ -117,7 +123,10 @@ class Lags:
                     self._raise_stuck(row, slot, cell, position, lag, now_ms)
             else:
                 self._moves(seen, row, slot, position, now_ms)
-        _set_totals(row, *((None, None) if total < 0 else (total, most)))
+        # Where there is no position at all, nothing may be consumed: such claims are mere locks.
+        unknown = unknown if total >= 0 or offline else 0
+        is_known = total >= 0
+        _set_totals(row, total if is_known else None, most if is_known else None, unknown)
         grid.touch(row)
         if total >= 0:
             self._check_growth(row, seen.totals, total, now_ms)
@@ -199,13 +208,15 @@ class Lags:
     ) -> None:
         """A holder that lives, a backlog, and no progress: it may have met a poison message."""
         seen, partition = self._seen[row.group, row.topic], row.partitions[slot]
+        offline = (row.topic, partition) in self.offline
+        why = "Kafka has no leader for it" if offline else "look at that message"
         seen.stuck.add(slot)
         self._alerts.raise_(
             ("stuck", row.group, row.topic, partition),
             "stuck",
             "high",
             f"{row.topic}/{partition} stands still at offset {position} while {cell.holder} "
-            f"holds it and {count(lag, 'message')} wait: look at that message",
+            f"holds it and {count(lag, 'message')} wait: {why}",
             now_ms,
             group=row.group,
             topic=row.topic,
@@ -215,7 +226,7 @@ class Lags:
         )
 
 
-def _set_totals(row: GridRow, total: int | None, most: int | None) -> None:
-    if row.lag_total != total:
+def _set_totals(row: GridRow, total: int | None, most: int | None, unknown: int) -> None:
+    if (row.lag_total, row.lag_unknown) != (total, unknown):
         row.changed[2].add(0)  # the totals travel with the cells
-    row.lag_total, row.lag_max = total, most
+    row.lag_total, row.lag_max, row.lag_unknown = total, most, unknown

@@ -435,6 +435,8 @@ class LogFollower:
                 return
             if answered or trouble:
                 self._note_contact(trouble, asked_ns)
+            if ends is not None:
+                live.lags.offline = self._ends.offline
             rows = [] if ends is None else live.set_ends(ends, self.now_ms())
         for row in rows:
             with self.lock:

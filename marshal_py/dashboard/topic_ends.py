@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -22,10 +22,14 @@ __all__ = ["TopicEnds"]
 class TopicEnds:
     """Asks for the ends of topics, with one admin client. For one thread."""
 
+    offline: Collection[tuple[str, int]] = frozenset()
+    """(topic, partition) of those that `ask` was asked for and that have no leader in Kafka."""
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._admin: Any = None
         self._timeout_s = min(5.0, connection.timeout_s)
+        self._last: Ends = {}
 
     def _client(self) -> Any:
         self._admin = self._admin or admin_client(self._connection.kafka)
@@ -66,21 +70,30 @@ class TopicEnds:
     def ask(self, topics: set[str]) -> Ends:
         """Return where those of the topics end that exist. Raises `KafkaException`.
 
-        A topic may be the name of a partition's slots: they end where the partition does.
+        A topic may be the name of a partition's slots: they end where the partition does. One
+        without a leader ends where it did when it had one, since nothing comes to it; if that is
+        not known, it is left out.
         """
         slots = {topic: slot for topic in topics if (slot := slot_of(topic, 0)) is not None}
         topics = (topics - slots.keys()) | {slot.topic for slot in slots.values()}
         if not topics:
             return {}
-        found = self._client().list_topics(timeout=self._timeout_s).topics
-        ends = self._latest(
-            TopicPartition(topic, p)
-            for topic in topics
-            if topic in found and found[topic].error is None
-            for p in found[topic].partitions
-        )
+        listed = self._client().list_topics(timeout=self._timeout_s).topics
+        found = {t: listed[t].partitions for t in topics if t in listed and listed[t].error is None}
+        leaders = {(t, p): about.leader for t, parts in found.items() for p, about in parts.items()}
+        # Who asks for one without a leader gets no answer about any.
+        told = self._latest(TopicPartition(*part) for part, at in leaders.items() if at >= 0)
+        offline = {(t, p) for t, p in leaders if p not in told.get(t, {})}
+        ends = {topic: told.get(topic, {}) for topic in found}
+        for topic, p in offline:
+            if p in self._last.get(topic, {}):
+                ends[topic][p] = self._last[topic][p]
+        self._last = {topic: dict(parts) for topic, parts in ends.items()}
         for name, slot in slots.items():
-            end = ends.get(slot.topic, {}).get(slot.partition)
-            if end is not None:
-                ends[name] = dict.fromkeys(range(slot.slots), end)
+            if slot.topic in ends:
+                end = ends[slot.topic].get(slot.partition)
+                ends[name] = {} if end is None else dict.fromkeys(range(slot.slots), end)
+                if (slot.topic, slot.partition) in offline:
+                    offline |= {(name, p) for p in range(slot.slots)}
+        self.offline = offline
         return ends

@@ -1,7 +1,7 @@
 // The overview: a card for each group with a small map of all its partitions.
 
 import { FREE, FRESH, STALE, UNKNOWN, clientColour, css, lagColour, theme } from "./colour.js";
-import { clock, element, plural, short, whole } from "./format.js";
+import { behind, clock, element, plural, whole } from "./format.js";
 import { drawMini } from "./heat.js";
 import { linkTo } from "./lists.js";
 
@@ -109,8 +109,9 @@ export class Cards {
     const sum = (of) => [...summaries.values()].reduce((total, s) => total + of(s), 0);
     const stale = sum((s) => s.stale), unknown = sum((s) => s.unknown), free = sum((s) => s.free);
     const lags = [...summaries.values()].filter((s) => s.lag != null);
+    const lag = lags.length ? sum((s) => s.lag ?? 0) : null, lagUnknown = sum((s) => s.lagUnknown);
     const heading = JSON.stringify([mode(), sort(), summaries.size, sum((s) => s.partitions), stale, unknown, free,
-      sum((s) => s.members), lags.length && sum((s) => s.lag ?? 0), matchMedia("(prefers-color-scheme: dark)").matches]);
+      sum((s) => s.members), lag, lagUnknown, matchMedia("(prefers-color-scheme: dark)").matches]);
     if (heading !== this.heading) {
       this.heading = heading;
       const focused = this.head.contains(document.activeElement) ? document.activeElement.textContent : null;
@@ -123,7 +124,7 @@ export class Cards {
           ["unknown", whole(unknown), unknown ? "odd" : null],
           ["free", whole(free)],
           ["members", whole(sum((s) => s.members))],
-          lags.length ? ["messages behind", short(sum((s) => s.lag ?? 0))] : null,
+          lag == null && !lagUnknown ? null : ["messages behind", behind(lag, lagUnknown), lagUnknown ? "odd" : null],
         ]),
         element("div", { class: "tools" },
           choice("Colour by", MODES, mode(), setMode),
@@ -193,7 +194,7 @@ export class Cards {
     card.footer.replaceChildren(
       element("span", { text: plural(s.members, "member") }),
       element("span", { text: s.free ? `${whole(s.free)} free` : `${whole(s.held)} held` }),
-      element("span", { text: s.lag == null ? "" : `lag ${short(s.lag)}` }));
+      element("span", { text: s.lag == null && !s.lagUnknown ? "" : `lag ${behind(s.lag, s.lagUnknown)}` }));
   }
 
   // Draws what is in sight and has changed.

@@ -45,6 +45,9 @@ export function short(n) {
   return String(n);
 }
 
+// How far somebody is behind; `unknown`: of so many partitions it is not known.
+export const behind = (lag, unknown) => (!unknown ? short(lag) : lag == null ? "unknown" : `at least ${short(lag)}`);
+
 export const plural = (n, what) => `${whole(n)} ${what}${n === 1 ? "" : "s"}`;
 
 // What somebody types into "go to": 02:13, 02:13:30, 2026-11-21 02:13, 10m (ago).

@@ -2,7 +2,7 @@
 
 import { LIVENESS, lagText } from "./colour.js";
 import { MODES, choice, figures, legend } from "./cards.js";
-import { clock, element, plural, short, whole, visible } from "./format.js";
+import { behind, clock, element, plural, whole, visible } from "./format.js";
 import { HeatMap } from "./heat.js";
 import { ask } from "./inspector.js";
 import { Lanes } from "./lanes.js";
@@ -139,7 +139,7 @@ export class GroupView {
       ["stale", whole(s.stale), s.stale ? "bad" : null],
       ["unknown", whole(s.unknown), s.unknown ? "odd" : null],
       ["free", whole(s.free)], ["members", whole(s.members)],
-      s.lag == null ? null : ["messages behind", short(s.lag)],
+      s.lag == null && !s.lagUnknown ? null : ["messages behind", behind(s.lag, s.lagUnknown), s.lagUnknown ? "odd" : null],
     ]));
     const focused = this.tools.contains(document.activeElement) ? document.activeElement.textContent : null;
     this.tools.replaceChildren(

@@ -33,6 +33,7 @@ class Row {
     this.lag = new Uint8Array(0);
     this.lagTotal = null;
     this.lagMax = null;
+    this.lagUnknown = 0;
     this.slotOf = new Map();
     this.order = null;
     this.counts = null;
@@ -65,6 +66,7 @@ class Row {
     if ("lag_total" in change) {
       this.lagTotal = change.lag_total;
       this.lagMax = change.lag_max;
+      this.lagUnknown = change.lag_unknown;
     }
     this.counts = null;
     this.version++;
@@ -196,16 +198,18 @@ export class Model {
   // What a card says of a group.
   summary(group, rows) {
     const counts = [0, 0, 0, 0];
-    let lag = null, partitions = 0;
+    let lag = null, lagUnknown = 0, partitions = 0;
     for (const row of rows) {
       row.count().forEach((n, code) => (counts[code] += n));
       if (!row.leader) partitions += row.partitions.length;
       if (row.lagTotal != null) lag = (lag ?? 0) + row.lagTotal;
+      lagUnknown += row.lagUnknown;
     }
     const about = this.groups.find((g) => g.group === group);
     return {
       counts,
       lag,
+      lagUnknown,
       partitions,
       held: counts[1] + counts[UNKNOWN] + counts[STALE],
       free: counts[FREE],

@@ -833,9 +833,33 @@ COMMANDS: tuple[Noticed, ...] = (
         ("Alerts.end", "if alert is not None and alert.until_ms is None:", "if alert is not None:"),
     ),
     noticed(
-        "a partition without a leader hides no other's end",
+        "who asks for ends asks no partition without a leader",
         f"{DASHBOARD}.topic_ends",
         f"{OF_DASHBOARD}/test_topic_ends.py::test_a_partition_without_a_leader_has_no_end_and_the_others_have",
+        ("TopicEnds.ask", "if at >= 0", "if at >= -1"),
+    ),
+    noticed(
+        "a partition that has lost its leader ends where it did",
+        f"{DASHBOARD}.topic_ends",
+        f"{OF_DASHBOARD}/test_topic_ends.py::test_a_partition_that_lost_its_leader_ends_where_it_did",
+        ("TopicEnds.ask", "if p in self._last.get(topic, {}):", "if False:"),
+    ),
+    noticed(
+        "a lag that is not known is told beside that of the others",
+        f"{DASHBOARD}.lag",
+        f"{OF_DASHBOARD}/test_live_state.py::test_of_how_many_partitions_the_lag_is_not_known_is_told_beside_that_of_the_others",
+        ("Lags.update", "unknown if total >= 0 or offline else 0", "unknown if total >= 0 else 0"),
+    ),
+    noticed(
+        "a page knows which partitions have no leader",
+        f"{DASHBOARD}.log_follower",
+        f"{OF_DASHBOARD}/test_log_follower.py::test_only_an_answer_is_contact_and_only_what_kafka_refuses_is_the_loss_of_it",
+        ("LogFollower._ask_ends", "live.lags.offline = self._ends.offline", "pass"),
+    ),
+    noticed(
+        "a partition that does not answer hides no other's end",
+        f"{DASHBOARD}.topic_ends",
+        f"{OF_DASHBOARD}/test_topic_ends.py::test_a_partition_that_lost_its_leader_ends_where_it_did",
         (
             "TopicEnds._latest",
             "contextlib.suppress(KafkaException)",
@@ -848,8 +872,8 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_DASHBOARD}/test_topic_ends.py::test_slots_end_where_their_partition_does",
         (
             "TopicEnds.ask",
-            "ends.get(slot.topic, {}).get(slot.partition)",
-            "ends.get(slot.topic, {}).get(0)",
+            "ends[slot.topic].get(slot.partition)",
+            "ends[slot.topic].get(0)",
         ),
     ),
     noticed(
@@ -2226,7 +2250,8 @@ COMMANDS: tuple[Noticed, ...] = (
         "unit/marshal_py/dashboard/test_what_pages_are_told.py::test_a_lag_is_told_with_that_of_its_row",
         (
             "CellGrid.take_changes",
-            '                cell["lag_total"], cell["lag_max"] = row.lag_total, row.lag_max\n',
+            '                cell["lag_total"], cell["lag_max"] = row.lag_total, row.lag_max\n'
+            '                cell["lag_unknown"] = row.lag_unknown\n',
             "                pass\n",
         ),
     ),

@@ -370,6 +370,48 @@ def test_lag_is_not_known_any_more_where_the_topic_is_not_told_of(
     assert not stage.alerts("stuck")[0][1], "so many messages wait: nobody knows that"
 
 
+def test_of_how_many_partitions_the_lag_is_not_known_is_told_beside_that_of_the_others() -> None:
+    """A sum that leaves out what is not known must not look like all that there is."""
+    stage = Stage()
+    stage.beat("a", stage.claim("a"), next_offset=10)
+    stage.beat("a", stage.claim("a", 7), 7, next_offset=10)
+    ends = {"t": {0: 15, 1: 40}}
+
+    def shown() -> tuple[int | None, int]:
+        tell(stage, ends)
+        row = stage.live.grid.rows["g", "t"]
+        assert row.document()["lag_unknown"] == row.lag_unknown
+        return row.lag_total, row.lag_unknown
+
+    assert shown() == (5, 1), "1 was never claimed, and 7 does not exist any more"
+    stage.live.take_changes(stage.now_ms)
+    stage.live.lags.offline = {("t", 2)}
+    stage.beat("a", stage.claim("a", 2), 2, next_offset=3)
+    assert shown() == (5, 2)
+    (told,) = stage.live.take_changes(stage.now_ms)["cells"]
+    assert told["lag_unknown"] == 2
+    ends, stage.live.lags.offline = {"t": {}}, {("t", 0), ("t", 1), ("t", 2)}
+    assert shown() == (None, 3)
+    ends = {}
+    assert shown() == (None, 0), "the topic is gone"
+
+
+def test_claims_without_positions_are_mere_locks_and_leave_nothing_unknown() -> None:
+    stage = Stage()
+    stage.claim("a")
+    tell(stage, {"t": {0: 15}})
+    assert stage.live.grid.rows["g", "t"].lag_unknown == 0
+
+
+def test_who_stands_still_for_want_of_a_leader_is_not_sent_to_the_message() -> None:
+    stage = Stage()
+    stage.live.lags.offline = {("t", 0)}
+    stuck_at(stage, 41, {"t": {0: 600}}, 70)
+    ((text, is_open),) = stage.alerts("stuck")
+    assert text.endswith("559 messages wait: Kafka has no leader for it")
+    assert is_open
+
+
 @pytest.mark.parametrize(("step", "raised"), [(200, True), (-5, False), (0, False)])
 def test_lag_that_grows_without_a_break_is_an_alert(step: int, raised: bool) -> None:
     stage = Stage()

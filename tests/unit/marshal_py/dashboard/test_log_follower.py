@@ -134,7 +134,9 @@ def test_only_an_answer_is_contact_and_only_what_kafka_refuses_is_the_loss_of_it
     follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=(ends := Ends(None)))
     follower.live = live = LiveState(World(1), [Observer()])
     follower.phase = "live"
-    follower._ask_ends(live, set())
+    ends.offline = {("t", 0)}
+    follower._ask_ends(live, {"t"})
+    assert live.lags.offline == {("t", 0)}
     first_ns = live.contact_ns
     assert first_ns is not None
 

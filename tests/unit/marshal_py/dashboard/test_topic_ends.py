@@ -21,28 +21,36 @@ class Admin:
 
     def __init__(self) -> None:
         self.leaderless: set[tuple[str, int]] = set()
+        self.mute: set[tuple[str, int]] = set()
+        """These do not answer, though they have a leader."""
         self.heals = False
         self.waits_s: set[float] = set()
         error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         self.listed = {
-            "orders": SimpleNamespace(error=None, partitions={0: 0, 1: 1}),
-            "gone": SimpleNamespace(error=error, partitions={0: 0}),
+            "gone": SimpleNamespace(error=error, partitions={0: SimpleNamespace(leader=1)}),
         }
 
     def list_topics(self, timeout: float) -> Any:
         self.waits_s.add(timeout)
         if self.heals:
-            self.leaderless.clear()
+            self.mute.clear()
+        leaders = {p: SimpleNamespace(leader=self.leader("orders", p)) for p in (0, 1)}
+        self.listed["orders"] = SimpleNamespace(error=None, partitions=leaders)
         return SimpleNamespace(topics=self.listed)
+
+    def leader(self, topic: str, partition: int) -> int:
+        return -1 if (topic, partition) in self.leaderless else 1
 
     def list_offsets(
         self, asked: dict[TopicPartition, Any], request_timeout: float
     ) -> dict[TopicPartition, Any]:
         self.waits_s.add(request_timeout)
-        return {part: SimpleNamespace(result=lambda p=part: self.end(p)) for part in asked}
+        """Who asks for one without a leader gets no answer about any, as from librdkafka."""
+        fails = any((part.topic, part.partition) in self.leaderless for part in asked)
+        return {part: SimpleNamespace(result=lambda p=part: self.end(p, fails)) for part in asked}
 
-    def end(self, part: TopicPartition) -> Any:
-        if (part.topic, part.partition) in self.leaderless:
+    def end(self, part: TopicPartition, fails: bool) -> Any:
+        if fails or (part.topic, part.partition) in self.mute:
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return SimpleNamespace(offset=10 * (part.partition + 1))
 
@@ -60,14 +68,33 @@ def ends(timeout_s: float = 10.0) -> TopicEnds:
 
 def test_a_partition_without_a_leader_has_no_end_and_the_others_have(admin: Admin) -> None:
     admin.leaderless.add(("orders", 0))
-    assert ends().ask({"orders", "gone", "never made"}) == {"orders": {1: 20}}
+    asking = ends()
+    assert asking.ask({"orders", "gone", "never made"}) == {"orders": {1: 20}}
+    assert asking.offline == {("orders", 0)}
+    admin.leaderless.add(("orders", 1))
+    assert ends().ask({"orders"}) == {"orders": {}}, "it exists"
+
+
+@pytest.mark.parametrize("how", ["leaderless", "mute"])
+def test_a_partition_that_lost_its_leader_ends_where_it_did(admin: Admin, how: str) -> None:
+    """Nothing comes to it: its lag does not go away, nor do the alerts about it."""
+    asking, cell = ends(), slots_cell("orders", 1, 2)
+    all_of_them = {"orders": {0: 10, 1: 20}, cell: {0: 20, 1: 20}}
+    assert asking.ask({"orders", cell}) == all_of_them
+    assert asking.offline == set()
+    getattr(admin, how).add(("orders", 1))
+    for _ in range(2):
+        assert asking.ask({"orders", cell}) == all_of_them
+    assert asking.offline == {("orders", 1), (cell, 0), (cell, 1)}
+    asking.ask({"gone"})
+    assert asking.ask({"orders"}) == {"orders": {0: 10}}, "of what is not asked nothing is kept"
 
 
 def test_slots_end_where_their_partition_does(admin: Admin) -> None:
     cell = slots_cell("orders", 1, 4)
     assert ends().ask({cell})[cell] == {0: 20, 1: 20, 2: 20, 3: 20}
     admin.leaderless.add(("orders", 1))
-    assert cell not in ends().ask({cell})
+    assert ends().ask({cell})[cell] == {}
 
 
 def test_nothing_is_asked_of_nobody(admin: Admin) -> None:
@@ -85,7 +112,7 @@ def test_nobody_is_waited_for_longer_than_five_seconds(
 
 def test_a_log_is_lost_when_one_of_its_partitions_does_not_answer_twice(admin: Admin) -> None:
     ends().ask_log(3)
-    admin.leaderless = {("__marshal", 1), ("__marshal", 2)}
+    admin.mute = {("__marshal", 1), ("__marshal", 2)}
     with pytest.raises(BrokerUnavailable, match=r"__marshal-1 and 1 other partition$"):
         ends().ask_log(3)
     admin.heals = True

@@ -185,10 +185,10 @@ def test_a_lag_is_told_with_that_of_its_row() -> None:
     row, slot = grid.put("g", "t", 0, None)
     grid.take_changes()
     row.set_lag(slot, lag_bucket(5))
-    row.lag_total, row.lag_max = 9, 5
+    row.lag_total, row.lag_max, row.lag_unknown = 9, 5, 2
     grid.touch(row)
     assert grid.take_changes() == {
-        "cells": [{"row": 0, "lag": {"4": "0"}, "lag_total": 9, "lag_max": 5}]
+        "cells": [{"row": 0, "lag": {"4": "0"}, "lag_total": 9, "lag_max": 5, "lag_unknown": 2}]
     }
     assert lag_bucket(-5) == lag_bucket(0) == 1
 
