@@ -12,6 +12,14 @@ doubt it is reported for longer, never shorter.
 Why nobody is missed: the statements are looked at first, then the transactions. Whoever has drawn
 an id before the first look is executing the INSERT that drew it, or his transaction has begun; and
 once begun, it is on the list until what it committed is visible.
+
+Who is on the list and is none, though he may insert later: of an id that was drawn before the first
+look, he is no holder. What he draws later is a gap that is judged by later looks.
+
+- A transaction without an id whose connection was idle at the first look: an INSERT that drew an id
+  before had ended by then, and InnoDB writes no row without giving the transaction its id first.
+- A read-only one (`START TRANSACTION READ ONLY`, or a SELECT without a transaction): it never gets
+  an id. It is the only one of its connection, so what the connection drew before has ended.
 """
 
 from __future__ import annotations
@@ -31,6 +39,7 @@ class Transaction(NamedTuple):
     id: int
     connection: int
     started: str
+    read_only: bool = False
 
 
 class Names:
@@ -51,11 +60,12 @@ class Names:
         nameless = frozenset(f"t{t.id}" for t in transactions if not t.connection and t.id)
         lasting: dict[int, set[str]] = {}
         begun: dict[int, set[str]] = {}
-        for id, connection, started in transactions:
+        for id, connection, started, read_only in transactions:
             if connection and 0 < id < _NO_ID:
                 lasting.setdefault(connection, set()).add(f"t{id}")
             elif connection:
-                begun.setdefault(connection, set()).add(f"c{connection} {started}")
+                may_write = set() if read_only else {f"c{connection} {started}"}
+                begun.setdefault(connection, set()).update(may_write)
         passing: dict[int, dict[str, frozenset[str]]] = {}
         running: set[str] = set()
         for connection in {*statements, *lasting, *begun}:
@@ -65,6 +75,8 @@ class Names:
                 now = {name: to or ids for name, to in before.items() if not to or to & ids}
                 running |= ids
             elif connection in begun:
+                if connection not in statements or not begun[connection]:
+                    continue  # it holds nothing, nor does anybody who came before it
                 now = {name: to for name, to in before.items() if not to}
                 now.update(dict.fromkeys(begun[connection], frozenset()))
             else:  # an earlier statement's transaction would be on the list

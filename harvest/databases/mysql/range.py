@@ -60,7 +60,7 @@ WHERE id <> CONNECTION_ID()
   AND command NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID', 'Slave_IO')
 """
 _TRANSACTIONS: Final = """
-SELECT /* {mark} */ trx_id, trx_mysql_thread_id, CAST(trx_started AS CHAR),
+SELECT /* {mark} */ trx_id, trx_mysql_thread_id, CAST(trx_started AS CHAR), trx_is_read_only,
        trx_mysql_thread_id = CONNECTION_ID(), COALESCE(trx_query LIKE '%{mark}%', 0)
 FROM information_schema.innodb_trx
 """
@@ -270,7 +270,11 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
                 self._execute("COMMIT")
         if not any(own and marked for *_, own, marked in found):
             return None
-        others = [Transaction(id, c, _text(at)) for id, c, at, own, _ in found if not own]
+        others = [
+            Transaction(id, connection, _text(started), bool(read_only))
+            for id, connection, started, read_only, own, _ in found
+            if not own
+        ]
         return statements, others
 
     def _query_column(self) -> str:

@@ -3039,6 +3039,30 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a transaction of MariaDB that is idle and has written nothing holds nothing",
+        f"{MY}.innodb",
+        "unit/harvest/databases/test_innodb.py::test_a_transaction_that_is_idle_and_has_written_nothing_holds_nothing",
+        ("Names.seen", "connection not in statements or ", ""),
+    ),
+    noticed(
+        "a transaction of MariaDB that executes may have drawn an id without having one",
+        f"{MY}.innodb",
+        "unit/harvest/databases/test_innodb.py::test_a_name_lasts_from_the_statement_to_the_end_of_its_transaction",
+        ("Names.seen", "connection not in statements or not begun[connection]", "True"),
+    ),
+    noticed(
+        "a read-only transaction of MariaDB holds nothing",
+        f"{MY}.innodb",
+        "unit/harvest/databases/test_innodb.py::test_a_read_only_transaction_holds_nothing_whatever_its_connection_executes",
+        ("Names.seen", "set() if read_only else ", ""),
+    ),
+    noticed(
+        "MariaDB is asked which transactions only read",
+        f"{MY}.range",
+        "integration/harvest/databases/test_mariadb.py::test_a_long_transaction_that_only_reads_keeps_no_gap_open",
+        ("", "CAST(trx_started AS CHAR), trx_is_read_only,", "CAST(trx_started AS CHAR), 0,"),
+    ),
+    noticed(
         "a new connection is asked for its clock, in MariaDB",
         f"{MY}.mark",
         "unit/harvest/databases/test_mysql_mark.py::test_a_new_connection_may_lead_to_a_server_with_another_clock",

@@ -197,7 +197,7 @@ def test_an_older_copy_of_the_list_of_transactions_is_not_believed(
             if len(looks) > 1:
                 return found
             # From before the other transaction: of ours, with the statement before this one.
-            return [(*row[:4], 0) for row in found if row[3]]
+            return [(*row[:5], 0) for row in found if row[4]]
 
         monkeypatch.setattr(store, "_execute", older)
         execute(late, insert("late"))
@@ -223,6 +223,75 @@ def test_an_unrelated_transaction_stops_no_other_gap(mariadb_database: str) -> N
         gaps = gaps.judged(store.holders())
         assert not gaps.looked(store.lookup(gaps.ranges))
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("begin", "under_way"),
+    [
+        ("START TRANSACTION WITH CONSISTENT SNAPSHOT", False),
+        ("START TRANSACTION READ ONLY", True),
+        ("SET autocommit = 1", True),
+    ],
+)
+def test_a_long_transaction_that_only_reads_keeps_no_gap_open(
+    mariadb_database: str, begin: str, under_way: bool
+) -> None:
+    """Else the position is full after some 1,000 rollbacks, and nothing new is read."""
+    url = mariadb_database
+    reading = "SELECT GET_LOCK('here', 60), id FROM outbox LIMIT 1"
+    with (
+        closing(MysqlRangeStore(url, "outbox")) as store,
+        connect(url, autocommit=True) as writer,
+        connect(url) as reader,
+    ):
+        store.init()
+        execute(writer, insert("a"))
+        execute(writer, "SELECT GET_LOCK('here', 0)")
+        execute(reader, begin)
+        thread = threading.Thread(target=execute, args=(reader, reading), daemon=True)
+        if under_way:
+            thread.start()
+            while not execute(
+                writer, "SELECT 1 FROM information_schema.processlist WHERE state = 'User lock'"
+            ):
+                assert thread.is_alive()
+        else:
+            execute(reader, "SELECT id FROM outbox")
+        try:
+            execute(writer, "BEGIN")
+            execute(writer, insert("b"))
+            execute(writer, "ROLLBACK")
+            execute(writer, insert("c"))
+            gaps = Gaps().plus(store.read(0, 10).missing)
+            assert list(gaps.ranges) == [(2, 2)]
+            gaps = gaps.judged(store.holders())
+            assert not gaps.looked(store.lookup(gaps.ranges))
+        finally:
+            execute(writer, "SELECT RELEASE_LOCK('here')")
+            if under_way:
+                thread.join()
+
+
+def test_what_an_idle_transaction_draws_later_is_its_own(mariadb_database: str) -> None:
+    url = mariadb_database
+    with (
+        closing(MysqlRangeStore(url, "outbox")) as store,
+        connect(url, autocommit=True) as writer,
+        connect(url) as late,
+    ):
+        store.init()
+        execute(late, "SELECT id FROM outbox")
+        store.holders()
+        execute(late, insert("a"))
+        execute(writer, insert("b"))
+        gaps = Gaps().plus(store.read(0, 10).missing)
+        for _ in range(2):
+            gaps = gaps.judged(store.holders())
+            gaps = gaps.looked(store.lookup(gaps.ranges))
+        assert list(gaps.ranges) == [(1, 1)]
+        late.commit()
+        gaps = gaps.judged(store.holders())
+        assert store.lookup(gaps.ranges) == [(1, 1)]
 
 
 def test_many_gaps_are_looked_up_at_one_moment(mariadb_database: str) -> None:

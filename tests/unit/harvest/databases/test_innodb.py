@@ -23,7 +23,7 @@ def test_a_name_lasts_from_the_statement_to_the_end_of_its_transaction() -> None
     names = Names()
     (first,) = running(names, {WRITER: "15"})
     assert first in running(names, {WRITER: "15"})
-    assert first in running(names, {}, begun())
+    assert first in running(names, {WRITER: "15"}, begun())
     assert first in running(names, {WRITER: "16"}, writing(20))
     assert first in running(names, {}, writing(20))
     assert first not in running(names, {}, writing(21))
@@ -31,7 +31,7 @@ def test_a_name_lasts_from_the_statement_to_the_end_of_its_transaction() -> None
 
 def test_a_transaction_that_only_read_keeps_its_name_when_it_writes() -> None:
     names = Names()
-    (first,) = running(names, {}, begun())
+    (first,) = running(names, {WRITER: "15"}, begun())
     assert first in running(names, {}, writing(20))
     assert first not in running(names, {})
 
@@ -40,6 +40,22 @@ def test_a_statement_that_ended_without_a_transaction_is_gone() -> None:
     names = Names()
     (first,) = running(names, {WRITER: "15"})
     assert first not in running(names, {WRITER: "16"})
+
+
+def test_a_transaction_that_is_idle_and_has_written_nothing_holds_nothing() -> None:
+    names = Names()
+    (first,) = running(names, {WRITER: "15"}, begun())
+    assert not running(names, {}, begun())
+    assert running(names, {}, writing(20)) == {"t20"}, "and not the name that held nothing"
+    assert first in running(names, {WRITER: "16"}, begun()), "it may have drawn an id by now"
+
+
+def test_a_read_only_transaction_holds_nothing_whatever_its_connection_executes() -> None:
+    names = Names()
+    reading = Transaction(0, WRITER, "10:00:00", read_only=True)
+    assert running(names, {WRITER: "15"})
+    assert not running(names, {WRITER: "15"}, reading)
+    assert running(names, {WRITER: "15"}, reading, begun()), "of its connection, another may write"
 
 
 def test_transactions_that_follow_one_another_have_names_of_their_own() -> None:
@@ -71,5 +87,6 @@ def test_a_prepared_transaction_whose_client_has_gone_is_nameless() -> None:
 
 def test_mysql_shows_a_large_number_before_the_first_write() -> None:
     names = Names()
-    (first,) = running(names, {}, Transaction(421_938_000_000_000, WRITER, "10:00:00"))
+    unwritten = Transaction(421_938_000_000_000, WRITER, "10:00:00")
+    (first,) = running(names, {WRITER: "15"}, unwritten)
     assert first in running(names, {}, writing(20))

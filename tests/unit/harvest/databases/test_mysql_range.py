@@ -50,7 +50,7 @@ def test_the_ids_that_are_drawn_are_looked_at_before_those_who_hold_them(
             drawn += 1
             return ()
         if "innodb_trx" in asked:
-            return ((1, 7, b"now", 1, 1),)
+            return ((1, 7, b"now", 0, 1, 1),)
         return ((7, b"10.11.6-MariaDB"),) if "CONNECTION_ID" in asked else ((b"MariaDB",),)
 
     monkeypatch.setattr(driver, "fetchall", answer)
