@@ -205,10 +205,13 @@ class ProcessWorkers(ThreadWorkers):
                 process.join(GRACE_S)
                 if self._source.is_over:
                     return False
-                raise HandlerProcessDied(
-                    f"a handler's process could not be started (exit code {process.exitcode}); "
-                    "what it said is on stderr"
-                ) from None
+                # A signal that came before it could say so: all processes of a terminal have it.
+                was_told_to_end = process.exitcode in (-signal.SIGINT, -signal.SIGTERM)
+                if not was_told_to_end:
+                    raise HandlerProcessDied(
+                        f"a handler's process could not be started (exit code {process.exitcode}); "
+                        "what it said is on stderr"
+                    ) from None
             if was_told_to_end:
                 self._forget(number)
             else:

@@ -1166,6 +1166,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("ProcessWorkers._have_process", "connection.recv() is None", "connection.recv() == 1"),
     ),
     noticed(
+        "a process that a signal ends while it starts is replaced",
+        f"{CONSUMER}.handlers.workers",
+        f"{OF_CONSUMER}/handlers/test_workers.py::test_a_process_that_a_signal_ends_before_it_can_say_so_is_replaced",
+        ("ProcessWorkers._have_process", "in (-signal.SIGINT, -signal.SIGTERM)", "in ()"),
+    ),
+    noticed(
         "what a process said before it went is heard",
         f"{CONSUMER}.handlers.workers",
         f"{OF_CONSUMER}/handlers/test_workers.py::test_what_a_process_said_before_it_went_is_heard",

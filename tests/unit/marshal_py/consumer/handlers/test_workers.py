@@ -441,6 +441,31 @@ def test_a_process_that_has_ended_while_idle_is_replaced_before_a_message_is_tak
     source.end(source.workers)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_a_signal_ends_before_it_can_say_so_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    answers = iter(["told", "ready"])
+
+    def recv() -> Any:
+        if (answer := next(answers)) == "told":
+            raise EOFError
+        return answer
+
+    source, spawned = Processes(recv), []
+
+    def spawn(worker: int) -> None:
+        spawned.append(worker)
+        source.workers._processes[worker] = source.there
+
+    monkeypatch.setattr(source.workers, "_spawn", spawn)
+    source.there[0].exitcode = -number
+    source.workers._ready.clear()
+    assert source.workers._have_process(0)
+    assert spawned == [0]
+    source.end(source.workers)
+
+
 @pytest.mark.parametrize("told_in", ["recv", "send"])
 def test_a_process_that_is_told_to_end_says_so(
     monkeypatch: pytest.MonkeyPatch, told_in: str
