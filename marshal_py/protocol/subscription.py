@@ -7,6 +7,7 @@ fold never looks into: a msgpack map with one-letter keys. Unknown keys are skip
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -68,7 +69,7 @@ class Subscription:
                 )
         if self.pattern is not None:
             try:
-                re.compile(self.pattern)
+                _compiled(self.pattern)
             # A repetition too large overflows; so many brackets within each other are too deep.
             except (re.error, TypeError, OverflowError, RecursionError) as error:
                 raise ConfigurationError(
@@ -195,4 +196,13 @@ def _decode(data: bytes) -> Subscription | None:
 
 @lru_cache(maxsize=16384)
 def _full_match(pattern: str, topic: str) -> bool:
-    return re.fullmatch(pattern, topic) is not None
+    return _compiled(pattern).fullmatch(topic) is not None
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except FutureWarning:  # an error under `python -W error`: other members' patterns stop nobody
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):
+            return re.compile(pattern)

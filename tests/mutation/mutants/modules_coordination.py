@@ -607,7 +607,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "a pattern of topics is of the whole name",
         "marshal_py.protocol.subscription",
         f"{OF_ADMIN}/test_lag.py::test_what_is_wanted_and_was_never_claimed_has_no_lag_that_is_known",
-        ("_full_match", "re.fullmatch(", "re.match("),
+        ("_full_match", ".fullmatch(", ".match("),
     ),
     noticed(
         "the lag of a topic that is hidden is not none",
@@ -3017,6 +3017,12 @@ COORDINATION: tuple[Noticed, ...] = (
         "marshal_py.protocol.subscription",
         "unit/marshal_py/protocol/test_subscription.py::test_what_is_no_pattern_is_refused_and_from_others_no_subscription",
         ("Subscription.__post_init__", "TypeError, OverflowError, RecursionError", "TypeError"),
+    ),
+    noticed(
+        "what Python warns of in another member's pattern stops nobody",
+        "marshal_py.protocol.subscription",
+        "unit/marshal_py/protocol/test_subscription.py::test_a_pattern_that_python_warns_of_is_one_where_warnings_are_errors",
+        ("_compiled", "except FutureWarning:", "except KeyError:"),
     ),
     noticed(
         "what another member nests deeply stops nobody",

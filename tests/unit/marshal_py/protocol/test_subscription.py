@@ -18,6 +18,15 @@ def test_what_is_no_pattern_is_refused_and_from_others_no_subscription(pattern: 
     assert Subscription.decode(msgspec.msgpack.encode({"t": ["t"], "p": pattern})) is None
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_pattern_that_python_warns_of_is_one_where_warnings_are_errors() -> None:
+    """Another member's would end this one."""
+    found = Subscription.decode(msgspec.msgpack.encode({"t": [], "p": "[[a]--z]*"}))
+    assert found is not None
+    assert [found.wants(topic) for topic in ("a", "b")] == [False, False]
+    assert Subscription(pattern="[[a]b").wants("ab")
+
+
 def test_an_unknown_key_is_skipped_and_one_that_is_nested_without_end_stops_nobody() -> None:
     def with_depth(depth: int) -> Subscription | None:
         encode = msgspec.msgpack.encode
