@@ -3432,4 +3432,68 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CLIENT}/test_signals.py::test_what_is_no_end_by_ctrl_c_is_printed_by_the_hook_that_the_program_has_set_last",
         ("_print_unless_hushed", "_hooks[-1](", "_hooks[0]("),
     ),
+    noticed(
+        "a loop that wants signals again is woken",
+        f"{CLIENT}.signals",
+        f"{OF_CLIENT}/test_signals.py::test_a_loop_that_has_let_go_of_signals_and_wants_them_again_is_woken",
+        ("_SignalSocket._end_use", "            self._loop = None\n", ""),
+    ),
+    noticed(
+        "a past ends with the records of that very moment",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_a_past_begins_and_ends_with_the_records_of_those_very_moments",
+        ("LogReader.open", "until_ms + 1,", "until_ms,"),
+    ),
+    noticed(
+        "of a log that is not there nobody is caught up",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_log_that_is_read_anew_is_another_one_for_all_who_knew_the_last",
+        ("Driver._truncated", "observer.caught_up_at_offset = None", "pass"),
+    ),
+    noticed(
+        "what a client wrote last is sent before it ends",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_what_a_client_has_written_last_is_sent_before_it_ends",
+        ("Driver.close", "        self._writer.flush(max(0.5, deadline - time.monotonic()))\n", ""),
+    ),
+    noticed(
+        "a log that is read anew is not trimmed by the last one's snapshots",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_log_that_is_read_anew_is_another_one_for_all_who_knew_the_last",
+        ("Driver._truncated", "self._trimmer.start_over()", "pass"),
+    ),
+    noticed(
+        "a log that is read anew has all its time to come",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_log_that_is_read_anew_is_another_one_for_all_who_knew_the_last",
+        ("Driver._truncated", "        self._unread.start_over()\n", ""),
+    ),
+    noticed(
+        "what is stored at once for one claim is stored for all",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_a_heartbeat_that_goes_at_once_for_one_claim_has_the_positions_of_all",
+        (
+            "ClaimCore.commit",
+            "if wait:\n            driver.refresh_offsets()",
+            "if wait:\n            pass",
+        ),
+    ),
+    noticed(
+        "the heartbeat before a release has the positions of all",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_a_heartbeat_that_goes_at_once_for_one_claim_has_the_positions_of_all",
+        ("ClaimCore.release", "driver.refresh_offsets()", "pass"),
+    ),
+    noticed(
+        "a key that cannot be read is no value",
+        f"{CONSUMER}.deserializers",
+        f"{OF_CONSUMER}/test_deserializers.py::test_a_message_that_cannot_be_read_is_as_it_came",
+        ("Deserializers.apply", "                field = MessageField.KEY\n", ""),
+    ),
+    noticed(
+        "a type with parameters is no function of the bytes",
+        f"{CONSUMER}.typed",
+        f"{OF_CONSUMER}/test_typed.py::test_a_type_with_parameters_is_no_function_of_the_bytes",
+        ("_reader", ' or hasattr(decode, "__origin__")', ""),
+    ),
 )

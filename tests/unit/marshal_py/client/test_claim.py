@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,12 +29,16 @@ class Driver:
         self.settings = SimpleNamespace(client_id="me", wire="msgpack")
         self.hooks = SimpleNamespace(start=lambda: None, call=lambda hook: hook())
         self.claimant = SimpleNamespace(claim_messages=lambda *_: SEQ)
+        self.running = True
+        self.did: list[str] = []
 
     def clock(self) -> int:
         return self.now_ns
 
     def check_open(self) -> None: ...
     def carry_out(self) -> None: ...
+    def refresh_offsets(self) -> None:
+        self.did.append("refresh")
 
 
 def held(driver: Any) -> Claim:
@@ -62,6 +67,36 @@ def test_messages_are_only_delivered_if_the_lease_stands_when_the_log_has_answer
         with pytest.raises(StopIteration) as end:
             steps.send(True)
     assert end.value.value is (kind == "messages_claimed" and not is_lapsed)
+
+
+@pytest.mark.parametrize(
+    ("call", "did"),
+    [
+        (lambda claim: claim.commit(5), ["commit"]),
+        (lambda claim: claim.commit(5, wait=True), ["refresh", "commit"]),
+        (lambda claim: claim.release(wait=False), ["release"]),
+        (lambda claim: _unsent(claim).release(wait=False), ["refresh", "release"]),
+    ],
+    ids=["later", "at once", "as it is", "with metadata"],
+)
+def test_a_heartbeat_that_goes_at_once_for_one_claim_has_the_positions_of_all(
+    call: Callable[[Claim], None], did: list[str]
+) -> None:
+    driver = Driver()
+
+    def commit(holding: Holding, next_offset: int, _: int, *, flush: bool) -> None:
+        driver.did.append("commit")
+        holding.stored_offset = next_offset if flush else -1
+
+    driver.claimant.commit = commit
+    driver.claimant.release = lambda *_: driver.did.append("release")
+    call(held(driver))
+    assert driver.did == did
+
+
+def _unsent(claim: Claim) -> Claim:
+    core_of(claim).holding.metadata = b"not in the log yet"
+    return claim
 
 
 @pytest.mark.parametrize("acquired", [False, True])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marshal_py import Closed, ConfigurationError, Marshal
+from marshal_py import BrokerUnavailable, Closed, ConfigurationError, Marshal
 from marshal_py.client import log_trimming
 from marshal_py.client.log_reader import Truncated
 from marshal_py.client.log_trimming import LogTrimmer
@@ -78,6 +78,55 @@ def test_a_log_that_is_read_anew_is_waited_for_while_the_certificate_is_replaced
     )
     driver._truncated(Truncated("cut off"))
     assert tried == ["again", "again"]
+
+
+def test_a_log_that_is_read_anew_is_another_one_for_all_who_knew_the_last() -> None:
+    """Nothing is claimed, trimmed or missed by what was known of the one before."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    observer, trimmed = SimpleNamespace(caught_up_at_offset=7), list[int]()
+    was_caught_up: list[int | None] = []
+
+    def replay() -> None:
+        was_caught_up.append(observer.caught_up_at_offset)
+        if len(was_caught_up) == 1:
+            raise BrokerUnavailable("no answer")
+
+    driver._replay, driver._caught_up = replay, lambda: None
+    driver._stop = SimpleNamespace(is_set=lambda: False, wait=lambda _: None)
+    driver._writer = SimpleNamespace(start_over=lambda: None)
+    driver.reader = SimpleNamespace(observers=[observer])
+    driver.claimant = SimpleNamespace(
+        truncated=lambda _: None, take_appends=list, take_notices=list, leaving=False
+    )
+    driver._trimmer = LogTrimmer({}, "__marshal")
+    driver._trimmer._delete = lambda _, below: trimmed.append(below)
+    driver._trimmer.written(0, 20)
+
+    def nothing_comes(first_s: int) -> set[int | None]:
+        seconds = range(first_s, first_s + int(driver._unread.limit_s))
+        return {driver._unread.look({0: 9 + now_s}, {0: 5}, now_s) for now_s in seconds}
+
+    assert nothing_comes(0) == {None}
+    driver._truncated(Truncated("cut off"))
+    assert was_caught_up == [7, None]
+    driver._trimmer.read({0: 30})
+    assert trimmed == []
+    assert nothing_comes(int(driver._unread.limit_s)) == {None}
+
+
+def test_what_a_client_has_written_last_is_sent_before_it_ends() -> None:
+    """With the claims that it keeps: their positions are stored for the next start."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    did: list[str] = []
+    driver.running = True
+    driver.claimant = SimpleNamespace(
+        keep=lambda _: did.append("keep"), take_appends=list, take_notices=list, leaving=False
+    )
+    driver._thread = SimpleNamespace(join=lambda _: did.append("join"))
+    driver._writer = SimpleNamespace(flush=lambda _: did.append("flush"))
+    driver.reader = SimpleNamespace(close=lambda: did.append("close"))
+    driver.close(1.0, release=False)
+    assert did == ["keep", "join", "flush", "close"]
 
 
 def test_a_trimmer_that_cannot_connect_now_leaves_it_to_the_next_snapshot(

@@ -726,6 +726,25 @@ def test_a_record_at_the_end_of_the_past_that_is_asked_for_is_not_of_it(reader: 
     assert [reader._too_late(Record(n)) for n in (4, 5, 6)] == [False, True, True]
 
 
+def test_a_past_begins_and_ends_with_the_records_of_those_very_moments(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers are asked for the first record of a time, or of later."""
+
+    def offsets_at(_: Any, ms: int, ends: dict[int, int], __: float) -> dict[int, int]:
+        return {p: min(ms, end) for p, end in ends.items()}  # a record each millisecond
+
+    monkeypatch.setattr(LogMetadata, "offsets_at", offsets_at)
+    brokers.answers, brokers.ends = iter([(1, None)]), {0: 100}
+    reader.open(10, since_ms=20, until_ms=50)
+    assert reader.extent() == {0: (0, 51)}
+    assert reader._not_after == {0: 20}
+    assert [reader._too_late(Record(n)) for n in (50, 51)] == [False, True]
+    reader.open(10)
+    assert reader.extent() == {0: (0, 100)}
+    assert not reader._until
+
+
 @pytest.mark.parametrize(
     ("snapshot", "begins", "read_from"),
     [(None, 0, 0), (6, 0, 5), (6, 5, 5), (6, 6, 6)],

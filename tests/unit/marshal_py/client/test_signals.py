@@ -91,6 +91,20 @@ def test_after_a_loop_that_ended_without_an_undoing_the_next_one_is_woken(
     assert received == [signal.SIGUSR1]
 
 
+def test_a_loop_that_has_let_go_of_signals_and_wants_them_again_is_woken(
+    received: list[int],
+) -> None:
+    async def main() -> None:
+        wake_on_signals(asyncio.get_running_loop())()
+        undo = wake_on_signals(asyncio.get_running_loop())
+        threading.Timer(0.05, send_from_another_thread).start()
+        await sleep_until(lambda: received)
+        undo()
+
+    asyncio.run(main())
+    assert received == [signal.SIGUSR1]
+
+
 def test_what_the_program_has_set_stays() -> None:
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)

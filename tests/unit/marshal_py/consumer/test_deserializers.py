@@ -61,8 +61,9 @@ def test_key_and_value_are_replaced_and_told_where_they_are_from() -> None:
 def test_a_message_that_cannot_be_read_is_as_it_came(key: Any, value: Any, field: str) -> None:
     """It may become a dead letter: which is no use with half of it replaced."""
     message = Message()
-    with pytest.raises(DeserializationFailed, match=field) as raised:
+    with pytest.raises(DeserializationFailed) as raised:
         Deserializers(key, value).apply(message)
+    assert raised.value.field == field
     assert message.fields == {"key": b"k", "value": b"v"}
     assert isinstance(raised.value.__cause__, ValueError)
 

@@ -145,6 +145,11 @@ def test_values_are_decoded(decode: Any, mock_kafka: TestBroker) -> None:
     assert [None if value is None else value.total for value in got] in ([7, None], [2, None])
 
 
+def test_a_type_with_parameters_is_no_function_of_the_bytes() -> None:
+    read = decoder(list[Struct])
+    assert read(b'[{"total":7}]', None) == [Struct(7)]
+
+
 def test_what_cannot_be_read_fails(mock_kafka: TestBroker) -> None:
     mock_kafka.send("orders", b"nonsense")
     with pytest.raises(HandlerFailed, match="cannot be read"):
