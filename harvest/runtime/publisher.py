@@ -5,22 +5,83 @@ To a `PipelinedSink` it hands over the next rows before the last ones are acknow
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from harvest.core.actions import LeaseLost, Open, OpenFailed
 from harvest.core.failure import Failure
-from harvest.core.interfaces.sink import PipelinedSink, Sink
+from harvest.core.interfaces.sink import PipelinedSink, Settle, Sink
+from harvest.core.row import Row
 from harvest.errors import CheckpointError, HarvestError, SinkHangs
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.leadership import Leadership
 
-__all__ = ["Publisher"]
+__all__ = ["Publisher", "SinkWatch"]
 
 HANGS_AFTER_S: Final = 120.0
 """So long a sink may ask nothing; what it does between two questions takes seconds."""
+
+
+class SinkWatch:
+    """Finds out that a sink hangs.
+
+    A sink at work asks every few seconds whether the lease is held. One that asks no more is in a
+    call that does not return: threads of librdkafka can come to wait for each other for ever. The
+    lease would be held all the while, and nothing published.
+    """
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+        self._sign_s = 0.0
+        """When the sink was last heard of."""
+        self._is_called = False
+        """Whether somebody is in a call of the sink that may take its time."""
+        self._submitter: int | None = None
+        """The thread that is in `submit`."""
+        self._unsettled: deque[None] = deque()
+        """One for each delivery that was submitted."""
+
+    def may_act(self) -> bool:
+        """Whether the lease is held: what the sink asks."""
+        # That the sink's own thread goes on shows nothing about a `submit` that is under way.
+        if self._submitter in (None, threading.get_ident()):
+            self._sign_s = time.monotonic()
+        return self._leadership.may_act()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Around a call of the sink."""
+        self._sign_s = time.monotonic()
+        self._is_called = True
+        try:
+            yield
+        finally:
+            self._sign_s = time.monotonic()
+            self._is_called = False
+
+    def submit(self, sink: PipelinedSink, rows: Sequence[Row], settle: Settle) -> None:
+        """See `PipelinedSink.submit`; the sink is waited for until this is settled."""
+
+        def settled(failure: Failure | None) -> None:
+            self._unsettled.popleft()
+            settle(failure)
+
+        self._submitter = threading.get_ident()
+        with self.calling():  # a sign, and then what is waited for
+            self._unsettled.append(None)
+            sink.submit(rows, settled)
+        self._submitter = None
+
+    def check(self) -> None:
+        """End the process if the sink hangs. To be called now and then, in another thread."""
+        is_awaited = self._is_called or self._unsettled
+        if is_awaited and time.monotonic() > self._sign_s + HANGS_AFTER_S:
+            hangs = f"the sink hangs: it gave no sign of life for {HANGS_AFTER_S:.0f} s"
+            self._leadership.hang(SinkHangs(hangs))
 
 
 class Publisher:
@@ -52,10 +113,7 @@ class Publisher:
         self._settled = settled
         self._most_rows = most_rows
         self._told: Failure | None = None
-        self._is_awaited = False
-        """Whether the thread is in a call of the sink that may take its time."""
-        self._sign_s = 0.0
-        """When the sink was last heard of."""
+        self._watch = SinkWatch(leadership)
         self.thread: ActionThread[Any] = ActionThread("sink", self._work, (Open, send))
 
     def _publish(self, sends: Sequence[Any]) -> None:
@@ -73,9 +131,9 @@ class Publisher:
             self._leadership.report(self._settled(sends, failure))
 
         if self._pipelined is not None:
-            self._pipelined.submit(rows, settle)
+            self._watch.submit(self._pipelined, rows, settle)
         else:
-            with self._awaited():
+            with self._watch.calling():
                 failure = self._sink.deliver(rows, self._checkpoint(sends[-1]))
             settle(failure)
 
@@ -86,8 +144,8 @@ class Publisher:
         if not leadership.may_act():
             return LeaseLost()
         try:
-            with self._awaited():
-                found = self._sink.open(self._may_act)
+            with self._watch.calling():
+                found = self._sink.open(self._watch.may_act)
             return self._opened(found)
         except CheckpointError:
             raise
@@ -96,28 +154,8 @@ class Publisher:
             return OpenFailed()
 
     def check(self) -> None:
-        """End the process if the sink hangs. To be called now and then, in another thread.
-
-        A sink at work asks every few seconds whether the lease is held. One that asks no more is in
-        a call that does not return: threads of librdkafka can come to wait for each other for ever.
-        The lease would be held all the while, and nothing published.
-        """
-        if self._is_awaited and time.monotonic() > self._sign_s + HANGS_AFTER_S:
-            hangs = f"the sink hangs: it gave no sign of life for {HANGS_AFTER_S:.0f} s"
-            self._leadership.hang(SinkHangs(hangs))
-
-    @contextmanager
-    def _awaited(self) -> Iterator[None]:
-        self._sign_s = time.monotonic()
-        self._is_awaited = True
-        try:
-            yield
-        finally:
-            self._is_awaited = False
-
-    def _may_act(self) -> bool:
-        self._sign_s = time.monotonic()
-        return self._leadership.may_act()
+        """See `SinkWatch.check`."""
+        self._watch.check()
 
     def close(self) -> None:
         """Let go of the sink."""

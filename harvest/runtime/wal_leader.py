@@ -28,7 +28,7 @@ from harvest.runtime.action_threads import ActionThread, Handler, InlineActions
 from harvest.runtime.dead_letters import DeadLetterWriter
 from harvest.runtime.events import LeaderRefreshed
 from harvest.runtime.leadership import Leadership
-from harvest.runtime.publisher import Publisher
+from harvest.runtime.publisher import Publisher, SinkWatch
 from harvest.runtime.source_guard import WalGuard
 
 __all__ = ["WalLeader", "WalTools"]
@@ -101,6 +101,7 @@ class WalLeader:
         )
         self._leadership = leadership
         self._tools = tools
+        self._pipeline_watch = SinkWatch(leadership)
         self._stream: WalStream | None = None
         self._new_stream: WalStream | None = None
         """Opened by its thread, until the scheduler hears of it."""
@@ -149,6 +150,7 @@ class WalLeader:
         """See `Leader.every_tick`: save the checkpoint, purge, maintain and look at the database
         now and then."""
         self.publisher.check()
+        self._pipeline_watch.check()
         now_s = time.monotonic()
         self._leadership.report(w.Refresh(anyway=now_s > self._committed_s + _RENEW_S))
         published = self._leadership.stats.published
@@ -258,13 +260,14 @@ class WalLeader:
                 leadership.log.warning("%d rows were not published: %s", rows, failure.reason)
             leadership.report(w.Settled((action.number,), failure))
 
-        pipeline.submit(action.rows, settle)
+        self._pipeline_watch.submit(pipeline, action.rows, settle)
 
     # --- The sink ---
 
     def _opened(self, found: str | None) -> w.Event:
         if self._tools.pipeline is not None:
-            self._tools.pipeline.open(self._leadership.may_act)
+            with self._pipeline_watch.calling():
+                self._tools.pipeline.open(self._pipeline_watch.may_act)
         waiting = self.dead_letters.waiting_keys()
         return w.Opened(None if found is None else WalPosition.decode(found), waiting)
 

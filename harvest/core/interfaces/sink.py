@@ -74,6 +74,8 @@ class PipelinedSink(Sink, Protocol):
         """Begin to publish `rows`; `settle` hears their fate, from any thread, and returns soon.
 
         It may hear of it before this returns. Raises nothing for what can go wrong on the way.
+        It goes on asking as in `deliver`: in this thread while it waits, then from any thread until
+        all is settled.
         """
 
 

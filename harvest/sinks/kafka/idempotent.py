@@ -147,7 +147,7 @@ class _Line:
         self._settings = producers.settings
         self._still_held = still_held
         self._errors = errors
-        self._topics = TopicLook()
+        self._topics = TopicLook(still_held)
         self._reason: str | None = None
         """Why nothing more is handed over."""
         self._deliveries: deque[_Delivery] = deque()
@@ -163,8 +163,6 @@ class _Line:
         delivery = _Delivery(rows, settle)
         with self._changed:
             self._deliveries.append(delivery)  # and tell the other thread when the rows are sent
-        if self._reason is None and not self._still_held():
-            self._fail("the lease is lost")
         if self._reason is None:
             self._hand_over(delivery)
         delivery.all_handed_over = True
@@ -177,6 +175,9 @@ class _Line:
 
         try:
             self._topics.look(self._producer, delivery.rows, self._errors)
+            if not self._still_held():  # now: that look may have taken its time
+                self._fail("the lease is lost")
+                return
             produce(self._producer, delivery.rows, report, self._make_room, self._envelope)
         except BadTopics:
             self._fail("topics that cannot be written to")

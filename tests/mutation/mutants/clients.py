@@ -929,7 +929,7 @@ _MARK = [
         "runtime.publisher",
         "the sink asks whether the lease is held",
         "Publisher.open",
-        "self._sink.open(self._may_act)",
+        "self._sink.open(self._watch.may_act)",
         "self._sink.open(lambda: True)",
     ),
     _harvest(

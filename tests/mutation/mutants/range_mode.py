@@ -253,7 +253,7 @@ _FAILURE = [
         "runtime.publisher",
         "the sink asks whether the lease is held",
         "Publisher.open",
-        "self._sink.open(self._may_act)",
+        "self._sink.open(self._watch.may_act)",
         "self._sink.open(lambda: True)",
     ),
 ]

@@ -341,7 +341,7 @@ SINKS: tuple[Mutant, ...] = (
     ),
     _idempotent(
         "the lease is asked before a delivery",
-        "submit",
+        "_hand_over",
         "not self._still_held()",
         "False",
     ),

@@ -141,18 +141,28 @@ def test_a_sink_that_cannot_be_opened_is_tried_again(caplog: pytest.LogCaptureFi
     assert "the sink could not be opened: no broker" in caplog.text
 
 
+class Pipelined(Sink):
+    """Leaves what is submitted for the test to settle; may hold on before it returns."""
+
+    atomic = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settles: list[Callable[[Failure | None], None]] = []
+        self.go_on.set()
+
+    def prepare(self) -> None: ...
+
+    def submit(self, rows: Sequence[Row], settle: Callable[[Failure | None], None]) -> None:
+        self.seen.append([row.id for row in rows])
+        self.settles.append(settle)
+        self.arrived.set()
+        assert self.go_on.wait(WAIT_S)
+        if rows[-1].id == 99:
+            self.done.set()
+
+
 def test_to_a_sink_that_can_the_next_rows_go_before_the_last_are_acknowledged() -> None:
-    class Pipelined(Sink):
-        atomic = False
-
-        def prepare(self) -> None: ...
-
-        def submit(self, rows: Sequence[Row], settle: Callable[[Failure | None], None]) -> None:
-            self.seen.append([row.id for row in rows])
-            self.settles = [*getattr(self, "settles", []), settle]
-            if rows[-1].id == 99:
-                self.done.set()
-
     sink = Pipelined()
     leadership = Noting()
     made = publisher(leadership, sink)
@@ -199,3 +209,38 @@ def test_a_sink_that_hangs_ends_the_process_and_one_that_gives_signs_of_life_doe
     assert made.thread.close(WAIT_S)
     made.check()
     assert [event for event in leadership.reported if isinstance(event, Exception)] == [error]
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_so_does_one_whose_deliveries_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, *, returns: bool
+) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    sink, leadership = Pipelined(), Noting()
+    made = publisher(leadership, sink)
+    made.open(Open(0))
+    made.thread.start(lambda error: pytest.fail(repr(error)))
+    made.thread.put(send(0, 0))
+    assert made.thread.wait_idle(WAIT_S)
+    now_s += module.HANGS_AFTER_S - 1
+    assert sink.still_held(), "asked by the thread that waits for brokers"
+    now_s += module.HANGS_AFTER_S - 1
+    made.check()
+    sink.settles.pop()(None)
+    now_s += module.HANGS_AFTER_S
+    made.check()
+    assert leadership.reported == [([0], None)], "nobody waits for it"
+    sink.arrived.clear()
+    if not returns:
+        sink.go_on.clear()
+    made.thread.put(send(1, 99))
+    assert sink.arrived.wait(WAIT_S)
+    assert made.thread.wait_idle(WAIT_S if returns else 0.0) is returns
+    now_s += module.HANGS_AFTER_S + 1
+    if not returns:
+        assert sink.still_held(), "which shows nothing about the call that does not return"
+    made.check()
+    assert isinstance(leadership.reported[-1], SinkUnavailable)
+    sink.go_on.set()
+    assert made.thread.close(WAIT_S)

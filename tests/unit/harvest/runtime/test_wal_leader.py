@@ -14,7 +14,7 @@ from harvest.core.failure import Failure
 from harvest.core.row import Row
 from harvest.core.wal_position import WalPosition
 from harvest.errors import DatabaseChanged, HarvestError, StoreUnavailable
-from harvest.runtime import wal_leader
+from harvest.runtime import publisher, wal_leader
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.wal_leader import WalLeader, WalTools
 from tests.unit.harvest.runtime.test_range_leader import Lease, Store
@@ -64,6 +64,23 @@ def test_a_checkpoint_counts_as_saved_only_if_the_sink_has_taken_it(
     assert leadership.reported.get(timeout=WAIT_S) == event
     assert thread.close(WAIT_S)
     assert sink.told == [(0, FIRST.encode())]
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_sink_of_rows_that_hangs_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, *, settled: bool
+) -> None:
+    monkeypatch.setattr(publisher, "HANGS_AFTER_S", -1.0)
+    settles: list[Any] = []
+    sink: Any = SimpleNamespace(submit=lambda _, settle: settles.append(settle))
+    store: Any = Store()
+    leadership = Reporting(Lease())
+    leader = WalLeader(leadership, WalTools(store, store, sink, pipeline=sink))
+    leader._send(w.Send(1, (), FIRST))
+    if settled:
+        settles.pop()(None)
+    leader.every_tick()
+    assert (leadership.hangs is None) is settled
 
 
 class Purger:

@@ -284,6 +284,24 @@ def test_what_is_under_way_when_the_lease_is_lost_is_given_up(broker: Broker) ->
     assert [f.undelivered for f in fates.failures(2)] == [frozenset({1, 2})] * 2
 
 
+def test_nothing_is_sent_when_the_lease_was_lost_while_topics_were_looked_for(
+    broker: Broker,
+) -> None:
+    held, fates = True, Fates()
+    sink = IdempotentSink({"bootstrap.servers": "nowhere:1"})
+    sink.open(lambda: held)
+    broker.topics_told.clear()
+    thread = in_thread(lambda: sink.submit([row(1), row(2, "u")], fates.of("a")))
+    assert broker.is_asked.wait(WAIT_S)
+    held = False
+    broker.is_asked.clear()
+    broker.topics_told.set()
+    thread.join(WAIT_S)
+    assert broker.values() == []
+    assert not broker.is_asked.is_set(), "nobody asks for further topics"
+    assert [f.undelivered for f in fates.failures(1)] == [frozenset({1, 2})]
+
+
 def test_closing_settles_what_is_under_way(broker: Broker, sink: IdempotentSink) -> None:
     fates = Fates()
     sink.submit([row(1)], fates.of("a"))
