@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from marshal_py.client.kafka_clients import connect, rdkafka_logger
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
@@ -156,14 +156,17 @@ class TestBroker:
 
         where = {} if partition is None else {"partition": partition}
         for value in values:
-            self._producer.produce(
-                topic,
-                value,
-                key=key,
-                headers=None if headers is None else list(headers.items()),
-                on_delivery=on_delivery,
-                **where,
-            )
+            try:
+                self._producer.produce(
+                    topic,
+                    value,
+                    key=key,
+                    headers=None if headers is None else list(headers.items()),
+                    on_delivery=on_delivery,
+                    **where,
+                )
+            except KafkaException as error:  # librdkafka knows by itself
+                problems.append(error.args[0])
         left = self._producer.flush(_ANSWER_S)
         if left:
             raise ClaimTimeout(

@@ -3496,4 +3496,72 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_typed.py::test_a_type_with_parameters_is_no_function_of_the_bytes",
         ("_reader", ' or hasattr(decode, "__origin__")', ""),
     ),
+    noticed(
+        "producers of transactions have settings of their own",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_producers_have_the_settings_of_the_client_and_before_them_their_own",
+        ("Transactions.__init__", "{**base, **(producer or {})}", "{**(producer or {}), **base}"),
+    ),
+    noticed(
+        "a callback that raised is over",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_whatever_it_raises_a_callback_is_over_then",
+        (
+            "Callbacks._call",
+            "finally:\n            self",
+            "except KeyError:\n            pass\n        else:\n            self",
+        ),
+    ),
+    noticed(
+        "positions are stored in the time that it may take, for asyncio too",
+        f"{CONSUMER}.aio",
+        f"{OF_CONSUMER}/test_aio.py::test_nothing_takes_longer_than_it_may",
+        ("AsyncConsumer.commit", "partial(self.sync.commit, timeout_s)", "self.sync.commit"),
+    ),
+    noticed(
+        "what was written before the producer failed was written",
+        "marshal_py.dashboard.appending",
+        "unit/marshal_py/dashboard/test_appending.py::test_a_producer_that_fails_for_good_is_not_waited_for",
+        (
+            "append",
+            "done.setdefault(index, Appended(-1, failure_of(error)))",
+            "done[index] = Appended(-1, failure_of(error))",
+        ),
+    ),
+    noticed(
+        "what a topic for tests does not take is an error",
+        "marshal_py.testing.broker",
+        f"{OF_CONSUMER}/test_testing_broker.py::test_what_a_topic_does_not_take_is_an_error",
+        ("TestBroker.send", "        if problems:\n", "        if problems and left:\n"),
+    ),
+    noticed(
+        "what librdkafka refuses by itself the topic does not take",
+        "marshal_py.testing.broker",
+        f"{OF_CONSUMER}/test_testing_broker.py::test_what_a_topic_does_not_take_is_an_error",
+        ("TestBroker.send", "except KafkaException as error:", "except ValueError as error:"),
+    ),
+    noticed(
+        "the record that came the soonest tells of the wall clock",
+        f"{ADMIN}.cluster_facts",
+        f"{OF_ADMIN}/test_cluster_facts.py::test_a_record_that_came_late_says_nothing_of_the_wall_clock",
+        ("gather_cluster_facts", "min(s.delay_ms", "max(s.delay_ms"),
+    ),
+    noticed(
+        "settings of a topic are compared as numbers",
+        f"{ADMIN}.topic_review",
+        f"{OF_ADMIN}/test_topic_review.py::test_more_than_is_needed_is_no_difference",
+        ("_differences", "int(have) >= int(value)", "have >= value"),
+    ),
+    noticed(
+        "lag that has stopped growing is no alert",
+        "marshal_py.dashboard.lag",
+        "unit/marshal_py/dashboard/test_live_state.py::test_lag_that_has_stopped_growing_is_no_alert_any_more",
+        ("Lags._check_growth", "elif not grew or total <= first:", "elif not grew:"),
+    ),
+    noticed(
+        "of all dead letters so many are shown",
+        "marshal_py.dashboard.dead_letters",
+        "unit/marshal_py/dashboard/test_dead_letters.py::test_whoever_wants_all_is_shown_so_many",
+        ("DeadLetterTopics.latest", "        limit = min(limit, MAX_SHOWN)\n", ""),
+    ),
 )

@@ -230,15 +230,17 @@ class Restarted(LogByHand):
 
 
 class Beating(LogByHand):
-    """Each poll after the first brings a record, stamped 30 ms before it came."""
+    """Each poll after the first brings a record, stamped 30 ms before it came, or `late_ms`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, late_ms: int = 30) -> None:
         super().__init__()
         self._cluster = cluster
+        self._late_ms = [30, late_ms]
 
     def poll(self, timeout_s: float) -> list[Any]:
         if timeout_s:
-            stamp_ms = int(self._cluster.now_s * 1000) - 30
+            self._late_ms.reverse()
+            stamp_ms = int(self._cluster.now_s * 1000) - self._late_ms[0]
             self.write(heartbeat("a", self.extent()[0][1], membership=1), stamp_ms)
         return super().poll(timeout_s)
 
@@ -254,6 +256,13 @@ def test_the_brokers_times_are_noted_while_it_watches_and_producers_are_not(
     cluster.log = Beating(cluster)
     cluster.configs["log"] = {"message.timestamp.type": "CreateTime"}
     assert cluster.facts(watch_s=2.0).samples == ()
+
+
+def test_a_record_that_came_late_says_nothing_of_the_wall_clock(cluster: Cluster) -> None:
+    cluster.log = Beating(cluster, late_ms=900)
+    facts = cluster.facts(watch_s=2.0)
+    assert {round(sample.delay_ms) for sample in facts.samples} == {30, 900}
+    assert facts.wall_ahead_ms == pytest.approx(7_030, abs=1)
 
 
 def test_a_probe_leaves_no_topic_behind(cluster: Cluster) -> None:

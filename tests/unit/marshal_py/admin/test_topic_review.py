@@ -80,7 +80,7 @@ def test_topics_that_are_sound_have_no_differences(cluster: Cluster) -> None:
 def test_more_than_is_needed_is_no_difference(cluster: Cluster) -> None:
     cluster.change(0, replication_factor=5)
     cluster.config["log"]["min.insync.replicas"] = "3"
-    cluster.config["log.snapshots"]["max.message.bytes"] = "99999999"
+    cluster.config["log.snapshots"]["max.message.bytes"] = "134217728"
     cluster.config["log.snapshots"]["segment.ms"] = "60000"
     assert cluster.differences() == []
 
@@ -89,14 +89,14 @@ def test_less_than_is_needed_is_one(cluster: Cluster) -> None:
     cluster.change(0, replication_factor=2)
     cluster.config["log"]["min.insync.replicas"] = "1"
     cluster.config["log"]["retention.ms"] = "604800000"
-    cluster.config["log.snapshots"]["max.message.bytes"] = "1048588"
+    cluster.config["log.snapshots"]["max.message.bytes"] = "4194304"
     del cluster.config["log.snapshots"]["cleanup.policy"]
     assert cluster.differences() == [
         ("replication_factor", "2", "3"),
         ("min.insync.replicas", "1", "2"),
         ("retention.ms", "604800000", "-1"),
         ("cleanup.policy", None, "compact"),
-        ("max.message.bytes", "1048588", str(32 * 1024 * 1024)),
+        ("max.message.bytes", "4194304", str(32 * 1024 * 1024)),
     ]
 
 

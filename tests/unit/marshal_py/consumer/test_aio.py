@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +53,24 @@ def is_busy_with(consumer: AsyncConsumer, message: Message | None) -> bool:
 def position_of(marshal: AsyncMarshal) -> int | None:
     cell = marshal.sync.cell("orders", 0)
     return None if cell is None else cell.position
+
+
+def test_nothing_takes_longer_than_it_may(run: Run) -> None:
+    consumer: Any = AsyncConsumer("127.0.0.1:1", group_id="g", topics="t")
+    told: list[tuple[Any, ...]] = []
+    consumer.sync = SimpleNamespace(
+        commit=lambda timeout_s: told.append(("commit", timeout_s)),
+        seek=lambda *where, timeout_s: told.append(("seek", *where, timeout_s)),
+        lag=lambda timeout_s: told.append(("lag", timeout_s)),
+    )
+
+    async def main() -> None:
+        await consumer.commit(1.5)
+        await consumer.seek("t", 3, 70, timeout_s=2.5)
+        await consumer.lag(timeout_s=3.5)
+
+    run(main())
+    assert told == [("commit", 1.5), ("seek", "t", 3, 70, 2.5), ("lag", 3.5)]
 
 
 def test_a_loop_that_is_closed_while_it_starts_ends(mock_kafka: TestBroker, run: Run) -> None:

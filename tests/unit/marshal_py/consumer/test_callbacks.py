@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,9 +14,11 @@ import pytest
 
 from marshal_py import AsyncConsumer, Claim, Consumer
 from marshal_py.client.marshal import driver_of
+from marshal_py.consumer.callbacks import Callbacks
 from marshal_py.consumer.consumer import core_of
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.consumer.partitions import LEFT_S
+from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import ConfigurationError, HandlerFailed, NotHeld
 from marshal_py.testing import TestBroker
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim, part_of
@@ -199,6 +202,25 @@ def test_what_on_assigned_raises_stops_the_consumer_and_on_revoked_does_not(
     mock_kafka.run(told.handle, mock_kafka.consumer("orders", on_revoked=broken))
     assert told.all == [("message", 0)]
     assert "on_revoked failed with orders/0" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [None, ValueError("no"), SystemExit(1)])
+def test_whatever_it_raises_a_callback_is_over_then(raised: BaseException | None) -> None:
+    within: list[bool] = []
+
+    def revoked(_: Claim) -> None:
+        within.append(callbacks.is_within)
+        if raised is not None:
+            raise raised
+
+    log: Any = logging.getLogger("marshal_py")
+    callbacks = Callbacks(None, revoked, log, Wakeup(), "me")
+    part = part_of(FakeClaim())
+    part.is_told = True
+    callbacks.revoked(part)
+    assert within == [True]
+    assert callbacks.calling is None
+    assert not callbacks.is_within
 
 
 def test_what_cannot_be_called_is_refused_at_once() -> None:

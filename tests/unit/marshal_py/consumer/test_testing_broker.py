@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from marshal_py.errors import ClaimTimeout
+from marshal_py.errors import ClaimTimeout, InvalidArgument
 from marshal_py.protocol.slots import slot_of, slots_cell
 from marshal_py.testing import broker
 
@@ -55,6 +55,17 @@ def test_a_partition_of_which_others_have_every_slot_is_theirs(
 ) -> None:
     found = consumer_of([0, 1, 2], [(OTHER, n) for n in others], partitions=2)
     assert broker._is_done(found) is is_done
+
+
+def test_what_a_topic_does_not_take_is_an_error(mock_kafka: broker.TestBroker) -> None:
+    too_much: list[dict[str, Any]] = [
+        {"partition": broker.PARTITIONS},
+        {"key": b"k" * 2_000_000},
+    ]
+    for what in too_much:
+        with pytest.raises(InvalidArgument, match="did not take a message"):
+            mock_kafka.send("t", b"1", **what)
+    assert mock_kafka.messages("t") == []
 
 
 class Silent:

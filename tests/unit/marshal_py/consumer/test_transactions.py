@@ -42,6 +42,9 @@ class World:
         self.readers = 0
         self.config: dict[str, Any] = {}
         """Of the consumer that asks for offsets."""
+        self.of_producers: dict[str, Any] | None = None
+        """What the program wants of them."""
+        self.produces_with: dict[str, Any] = {}
         self.fails: dict[str, list[BaseException | None]] = {}
         """Step → what it raises each time."""
         monkeypatch.setattr(module, "connect", self._connect)
@@ -69,7 +72,7 @@ class World:
             ack=lambda message: self.acked.append(message.offset()),
         )
         self.consumer = consumer
-        with Transactions(consumer) as self.transactions:
+        with Transactions(consumer, self.of_producers) as self.transactions:
             self.transactions.run(self._transform)
 
     def _transform(self, batch: Batch, _producer: Any) -> None:
@@ -94,7 +97,7 @@ class World:
                 consumer_group_metadata=lambda: None,
                 close=lambda: None,
             )
-        note = self._note
+        note, self.produces_with = self._note, config
         return SimpleNamespace(
             init_transactions=lambda _: note("fence"),
             begin_transaction=lambda: note("begin"),
@@ -341,6 +344,22 @@ def test_what_is_committed_is_that_of_transactions_that_have_ended(
     world.work_off([5])
     assert world.config["isolation.level"] == "read_committed"
     assert world.config["group.id"] == "g"
+
+
+def test_producers_have_the_settings_of_the_client_and_before_them_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, 5)
+    world.of_producers = {"bootstrap.servers": "elsewhere:1", "linger.ms": 5}
+    world.work_off([5])
+    told = {"bootstrap.servers", "linger.ms", "transactional.id", "transaction.timeout.ms"}
+    assert {name: world.produces_with[name] for name in told} == {
+        "bootstrap.servers": "elsewhere:1",
+        "linger.ms": 5,
+        "transactional.id": "marshal.g.t.3",
+        "transaction.timeout.ms": 60_000,
+    }
+    assert world.config["bootstrap.servers"] == "localhost:1"
 
 
 def test_what_comes_again_is_left_out_and_another_claim_fences_anew(

@@ -24,6 +24,8 @@ class Producer:
         self.refuses: dict[int, Exception] = {}
         self.undelivered: dict[int, KafkaError] = {}
         self.failure: Exception | None = None
+        self.left = len(RECORDS)
+        """It fails when so many wait."""
 
     def produce(self, _topic: str, _value: bytes, _key: bytes, partition: int, **more: Any) -> None:
         if partition in self.refuses:
@@ -33,7 +35,7 @@ class Producer:
     def poll(self, timeout_s: float) -> None:
         if timeout_s == 0:
             return
-        if self.failure is not None:
+        if self.failure is not None and len(self.waiting) <= self.left:
             raise self.failure
         partition, told = self.waiting.pop()
         told(self.undelivered.get(partition), SimpleNamespace(offset=lambda: 100 + partition))
@@ -88,3 +90,6 @@ def test_a_producer_that_fails_for_good_is_not_waited_for(
 ) -> None:
     producer.failure = failure
     assert append_all() == [(-1, KafkaError._FATAL)] * 3
+    producer.waiting.clear()
+    producer.left = 1
+    assert append_all() == [(-1, KafkaError._FATAL), (101, None), (102, None)], "written before"

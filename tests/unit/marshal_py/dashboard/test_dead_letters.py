@@ -146,6 +146,15 @@ def test_the_latest_come_first(cluster: Cluster, topics: DeadLetterTopics) -> No
     assert topics.latest("orders.dlq", 0) == ([], [])
 
 
+def test_whoever_wants_all_is_shown_so_many(
+    cluster: Cluster, topics: DeadLetterTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is held in memory, and whoever asks says how many."""
+    monkeypatch.setattr(module, "MAX_SHOWN", 4)
+    cluster.messages = [Message(n, None, stamp=(1, 1_000)) for n in range(9)]
+    assert [letter.offset for letter in topics.latest("orders.dlq", 2**40)[0]] == [8, 7, 6, 5]
+
+
 def test_a_partition_without_a_leader_hides_no_letter_of_another_and_is_named(
     cluster: Cluster, topics: DeadLetterTopics
 ) -> None:

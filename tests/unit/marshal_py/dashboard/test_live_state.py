@@ -424,6 +424,20 @@ def test_lag_that_grows_without_a_break_is_an_alert(step: int, raised: bool) -> 
     assert bool(stage.alerts("growing_lag")) == raised
 
 
+@pytest.mark.parametrize("then", [0, -1])
+def test_lag_that_has_stopped_growing_is_no_alert_any_more(then: int) -> None:
+    stage = Stage()
+    stage.beat("a", stage.claim("a"), next_offset=10)
+    end = 1_000
+    for step in [200] * 40 + [then] * 40:
+        end += step
+        stage.wait(5_000)
+        for row in stage.live.set_ends({"t": {0: end}}):
+            stage.live.update_lag(row, stage.now_ms)
+    ((_, is_open),) = stage.alerts("growing_lag")
+    assert not is_open
+
+
 def test_ranges_are_one_cell_of_their_partition() -> None:
     stage = Stage()
 
