@@ -1357,4 +1357,44 @@ DATABASES: tuple[Noticed, ...] = (
         "integration/harvest/databases/test_two_databases.py::test_a_connection_may_make_rows_of_any_kind",
         ("Adapter.rows", "cursor(row_factory=lambda _: tuple)", "cursor()"),
     ),
+    noticed(
+        "who could listen begins anew with short pauses",
+        f"{PG}.notify",
+        "unit/harvest/databases/test_notify.py::test_who_was_connected_begins_anew_with_short_pauses",
+        (
+            "PostgresListener._run",
+            "                    retry_s = _FIRST_RETRY_S\n                    if not",
+            "                    if not",
+        ),
+    ),
+    noticed(
+        "a database that answers is reached though its table is missing",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_a_database_that_answers_is_reached_whatever_it_says",
+        ("Harvester._reaches_database", "pass  # whoever", "return False  # whoever"),
+    ),
+    noticed(
+        "who could not begin to lead does not try again at once",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_who_could_not_begin_to_lead_does_not_try_again_at_once",
+        ("Harvester._lead", "led.lease.wait_lost(self._candidacy.interval_s)", "pass"),
+    ),
+    noticed(
+        "mark mode forgets what a checkpoint of earlier days names",
+        f"{RUN}.registration",
+        "unit/harvest/runtime/test_switch.py::test_mark_mode_begins_with_a_checkpoint_that_names_no_row",
+        ("_begin", "Checkpoints(new).write_mark(names_nothing)", "pass"),
+    ),
+    noticed(
+        "a slot that is kept from a primary is on a replica",
+        f"{PG}.slot",
+        "unit/harvest/databases/test_slot.py::test_it_is_a_warning_when_no_replica_keeps_it",
+        ("PostgresSlot.findings", "not (slot.failover or slot.synced)", "not slot.failover"),
+    ),
+    noticed(
+        "a column of MariaDB is the same in whatever case it was written",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_table.py::test_a_column_is_the_same_in_whatever_case_it_was_written",
+        ("MysqlTable._types", "name.decode().lower(): (", "name.decode(): ("),
+    ),
 )

@@ -3239,4 +3239,49 @@ HARVESTERS: tuple[Noticed, ...] = (
         "integration/harvest/databases/test_attempts.py::test_nothing_is_known_any_more_of_a_row_that_is_dropped",
         ("PostgresDeadLetters.drop", "            self._forget_attempts()\n", ""),
     ),
+    noticed(
+        "a message that is too large for NATS is not under way",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_connection_that_gives_no_answer_is_made_anew",
+        ("NatsSink._publish", "        self._under_way[client] += 1\n", ""),
+        (
+            "NatsSink._publish",
+            "        if len(body) + ",
+            "        self._under_way[client] += 1\n        if len(body) + ",
+        ),
+    ),
+    noticed(
+        "a connection that is used is kept",
+        f"{HTTP}.exchange",
+        "unit/harvest/sinks/test_http_exchange.py::test_a_connection_is_usable_for_a_while_after_it_was_used",
+        ("Connection._exchange", "        self._used_s = time.monotonic()\n", ""),
+    ),
+    noticed(
+        "an archive that is named by nothing is not the configured one",
+        f"{CLI}.range_mode",
+        "unit/harvest/cli/test_range_mode.py::test_options_go_before_what_is_configured",
+        ("partitions", "    if archive is not None:\n", "    if archive:\n"),
+    ),
+    noticed(
+        "a partition that is published to its last id goes",
+        "harvest.maintenance.partitions",
+        "unit/harvest/maintenance/test_partitions.py::test_a_partition_goes_when_its_last_id_is_drawn_and_published",
+        ("plan_below", "if partition.high > floor:", "if partition.high >= floor:"),
+    ),
+    noticed(
+        "a partition whose last id is drawn is full",
+        "harvest.maintenance.partitions",
+        "unit/harvest/maintenance/test_partitions.py::test_a_partition_goes_when_its_last_id_is_drawn_and_published",
+        ("plan_below", "if partition.high > found.drawn + 1:", "if partition.high > found.drawn:"),
+    ),
+    noticed(
+        "a transaction lasts no shorter for rows that wait for less",
+        f"{KAFKA}.settings",
+        "unit/harvest/sinks/test_kafka_settings.py::test_a_transaction_may_last_as_long_as_a_row",
+        (
+            "producer_settings",
+            "max([_TRANSACTION_TIMEOUT_MS, *given])",
+            "max(given, default=_TRANSACTION_TIMEOUT_MS)",
+        ),
+    ),
 )

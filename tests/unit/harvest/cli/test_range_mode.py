@@ -66,10 +66,12 @@ def test_options_go_before_what_is_configured(
     assert run("partitions", config) == "nothing to do\n"
     options = ["--create-ahead", "7", "--retain-hours", "0", "--archive", "files", "--dry-run"]
     run("partitions", config, *options)
-    (as_configured, first), (as_said, second) = upkeep.asked
+    run("partitions", config, "--archive", "")
+    (as_configured, first), (as_said, second), (unnamed, _) = upkeep.asked
     assert (as_configured.ahead, as_configured.retain_hours, as_configured.archive) == (2, 5, None)
     assert (as_said.ahead, as_said.retain_hours, as_said.archive) == (7, 0, "files")
     assert (first, second) == (False, True)
+    assert unnamed.archive == "", "which is refused, and not the configured one"
 
 
 def test_what_was_done_is_said_with_the_ids(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

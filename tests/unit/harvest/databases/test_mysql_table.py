@@ -68,6 +68,20 @@ def test_a_url_that_cannot_be_used_is_not_shown(url: str, said: str) -> None:
     assert "hush" not in str(caught.value)
 
 
+def test_a_column_is_the_same_in_whatever_case_it_was_written() -> None:
+    class Written(MysqlTable):
+        def _execute(self, *_: object) -> Any:
+            return (
+                (b"ID", b"BIGINT(20)", b"NO", b"AUTO_INCREMENT", None),
+                (b"Kafka_Key", b"text", b"YES", b"", b"utf8mb4"),
+            )
+
+    assert Written(URL, "outbox")._types() == {
+        "id": ("bigint(20)", True, True, None),
+        "kafka_key": ("text", False, False, "utf8mb4"),
+    }
+
+
 def test_conditions_are_of_ranges_and_of_single_ids() -> None:
     assert list(within([])) == []
     assert list(within([(7, 7)])) == ["(id IN (7))"]

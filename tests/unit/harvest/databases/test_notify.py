@@ -90,5 +90,34 @@ def test_who_cannot_connect_says_why_and_does_not_say_that_it_listens(
     assert "not listening for new rows, polling instead: connection refused" in caplog.text
 
 
+def test_who_was_connected_begins_anew_with_short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage of yesterday does not make today's rows wait."""
+    pauses: list[float | None] = []
+
+    class Patience(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            if len(pauses) == 5:
+                self.set()
+            return self.is_set()
+
+    class Lost(Pooler):
+        def connect(self, conninfo: str, *, autocommit: bool) -> Any:
+            super().connect(conninfo, autocommit=autocommit)
+            if self.connected != 4:
+                raise psycopg.OperationalError
+            return self
+
+    def lose(*_: object) -> None:
+        raise psycopg.OperationalError
+
+    monkeypatch.setattr(psycopg, "connect", Lost(1).connect)
+    listener = PostgresListener("host=pooler", OUTBOX)
+    monkeypatch.setattr(listener, "_stopping", Patience())
+    monkeypatch.setattr(listener, "_listen", lose)
+    listener._run(WakeEvent())
+    assert pauses == [0.2, 0.4, 0.8, 0.2, 0.4]
+
+
 def test_a_listener_that_was_not_started_is_closed() -> None:
     PostgresListener("host=pooler", OUTBOX).close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -52,6 +54,30 @@ def test_it_is_a_warning_when_less_is_left_than_a_quarter_of_what_it_keeps(
     assert finding.level == level
     assert "it keeps 400.0 MiB of log, of which 300.0 MiB is not harvested" in finding.text
     assert ("a transaction open for long?" in finding.text) == (level == "warning")
+
+
+@pytest.mark.parametrize(
+    ("version", "failover", "synced", "is_warned_of"),
+    [
+        (170000, False, False, True),
+        (170000, True, False, False),
+        (170000, False, True, False),
+        (169999, False, False, False),
+    ],
+)
+def test_it_is_a_warning_when_no_replica_keeps_it(
+    version: int, *, failover: bool, synced: bool, is_warned_of: bool
+) -> None:
+    """One that is kept from a primary is on a replica already; before PostgreSQL 17 none is."""
+    connection: Any = SimpleNamespace(info=SimpleNamespace(server_version=version))
+
+    class There(Slot):
+        def _connected(self) -> Any:
+            return connection
+
+    slot = There(600, 700)
+    slot.about = replace(slot.about, failover=failover, synced=synced)
+    assert [f.subject for f in slot.findings()] == ["slot"] + ["failover"] * is_warned_of
 
 
 # --- What the server says, and what is done about it ---

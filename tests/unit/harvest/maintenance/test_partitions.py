@@ -68,6 +68,14 @@ def test_a_partition_that_is_being_filled_stays() -> None:
     assert plan(Inventory((part(0, None),), 50), [at(50)], POLICY).drop == ()
 
 
+def test_a_partition_goes_when_its_last_id_is_drawn_and_published() -> None:
+    """Also where no other id has come since: an outbox may be idle for days."""
+    found = Inventory((part(0), part(100)), 99)
+    assert plan(found, [at(99)], POLICY).drop == (part(0),)
+    assert plan(found, [at(98)], POLICY).drop == ()
+    assert plan(found._replace(drawn=98), [at(99)], POLICY).drop == ()
+
+
 def test_stray_rows_are_swept_below_the_positions_only() -> None:
     found = Inventory((part(0),), 50, stray=3)
     assert plan(found, [at(50), at(20)], POLICY).sweep_below == 21

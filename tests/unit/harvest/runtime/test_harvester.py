@@ -412,6 +412,42 @@ def test_a_standby_without_a_database_does_not_stand(bench: Bench, server: Serve
         assert bench.broker.wait_for(5) == ids
 
 
+@pytest.mark.parametrize(
+    ("error", "reached"), [(StoreUnavailable, False), (SinkUnavailable, True), (TableMissing, True)]
+)
+def test_a_database_that_answers_is_reached_whatever_it_says(
+    bench: Bench, error: type[Exception], *, reached: bool
+) -> None:
+    """Whoever then leads says what is wrong; who stood for nothing would be silent for ever."""
+
+    class Store(MemoryMarkStore):
+        def connect(self) -> None:
+            raise error
+
+    harvester = Harvester(bench.candidacy, bench.tools(lambda: Store(bench.table)))
+    assert harvester._reaches_database() is reached
+
+
+def test_who_could_not_begin_to_lead_does_not_try_again_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float | None] = []
+
+    class Lease(FakeLease):
+        def wait_lost(self, timeout_s: float | None = None) -> bool:
+            waited.append(timeout_s)
+            return False
+
+    class Down(MemorySink):
+        def prepare(self) -> None:
+            raise SinkUnavailable
+
+    monkeypatch.setattr(bench, "sink", lambda: Down(bench.broker))
+    harvester = Harvester(bench.candidacy, bench.tools())
+    harvester._lead(module._LedShard(0, Lease(0)))
+    assert waited == [bench.candidacy.interval_s]
+
+
 def test_a_leader_whose_sink_is_out_of_reach_goes_on_leading(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

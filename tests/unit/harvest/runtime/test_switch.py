@@ -268,9 +268,13 @@ class Kafka:
 
     def __init__(self) -> None:
         self.written: list[tuple[list[Position], int]] = []
+        self.marks: list[Checkpoint] = []
 
     def write(self, positions: Sequence[Position], *, fence: int) -> None:
         self.written.append((list(positions), fence))
+
+    def write_mark(self, checkpoint: Checkpoint) -> None:
+        self.marks.append(checkpoint)
 
 
 RANGES = CONFIG.model_copy(update={"mode": "range", "shards": 2})
@@ -314,6 +318,23 @@ def test_range_mode_begins_with_the_first_row(
     assert kafka.written == [(begun, 2)] * (not dry_run)
     assert list(table.saved.values()) == begun * (not dry_run)
     assert table.shards == (None if dry_run else 2)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_mark_mode_begins_with_a_checkpoint_that_names_no_row(
+    monkeypatch: pytest.MonkeyPatch, kafka: Kafka, dry_run: bool
+) -> None:
+    """The group may have one of earlier days, which says that rows with these ids are published."""
+    table = MemoryTable()
+    table.insert(*[OutboxRecord("t", "k", "v") for _ in range(9)])
+    store = MemoryMarkStore(table)
+    term = Term.of(1)
+    store.mark(term, 0, 3, 1_000.0)
+    monkeypatch.setattr(module, "make_store", lambda _: store)
+    done = module._begin(CONFIG, THERE, THERE, 4, dry_run=dry_run)
+    assert (done.deleted, done.last_id) == (4, None)
+    assert done.waiting == (5 if dry_run else 9), "in a dry run, they are not deleted yet"
+    assert [store.clear(checkpoint) for checkpoint in kafka.marks] == [0] * (not dry_run)
 
 
 def test_a_kafka_that_cannot_be_reached_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,20 @@ def test_what_arrives_unasked_makes_the_connection_unusable() -> None:
     assert not kept
 
 
+def test_a_connection_is_usable_for_a_while_after_it_was_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("harvest.sinks.http.exchange.time.monotonic", lambda: now_s)
+    connection = Connection(Stream([b"HTTP/1.1 204 No Content\r\n\r\n"]))
+    now_s = 29.0
+    connection.exchange(b"POST", b"/x", [(b"Host", b"h")], b"")
+    now_s = 58.0
+    assert connection.usable
+    now_s = 60.0
+    assert not connection.usable, "its receiver may be about to close it"
+
+
 def test_the_answer_to_head_has_no_body() -> None:
     answer, kept = exchange(Stream([b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"]), b"HEAD")
     assert (answer, kept) == (Answer(200, [(b"content-length", b"5")], b""), True)

@@ -46,6 +46,7 @@ def test_without_transactions_no_gap_is_left() -> None:
     [
         ({}, 15_000),
         ({"message.timeout.ms": 90_000}, 90_000),
+        ({"message.timeout.ms": 5_000}, 15_000),
         ({"delivery.timeout.ms": "90000"}, 90_000),
         ({"delivery.timeout.ms": 90_000, "transaction.timeout.ms": 7_000}, 7_000),
     ],

@@ -243,6 +243,8 @@ def test_a_connection_that_gives_no_answer_is_made_anew(monkeypatch: pytest.Monk
     monkeypatch.setattr(nats, "connect", connect)
     endpoint = NatsEndpoint(("nats://127.0.0.1:1",), "s", timeout_ms=10_000)
     with closing(NatsSink(endpoint)) as sink:
+        too_large = sink.send(ROW._replace(value=b"v" * 1_001), "key", 1)
+        assert too_large.lasting, "and nothing of it is under way"
         sink._endpoint = replace(endpoint, timeout_ms=50)
         assert sink.send(ROW, "key", 1).unavailable
         sink._endpoint = endpoint
