@@ -31,6 +31,7 @@ from harvest.runtime.events import (
 from marshal_py import Marshal
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.support.harvest_world import WAIT_S, World, forget, wait_until
+from tests.support.http_server import http_server
 from tests.support.kafka_reader import read_topic
 
 pytestmark = pytest.mark.kafka
@@ -134,17 +135,30 @@ def test_the_next_leader_waits_for_the_handler_of_revoked(program: Program) -> N
     assert order == ["first is done", "second leads"]
 
 
-@pytest.mark.parametrize("mode", ["mark", "range", "wal"])
+@pytest.mark.parametrize("mode", ["mark", "range", "wal", "relay"])
 def test_a_leader_that_alone_cannot_reach_the_database_lets_another_lead(
     program: Program, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(harvester, "_CUT_OFF_S", 1.0)
-    with psycopg.connect(program.database, autocommit=True) as database:
+    with (
+        psycopg.connect(program.database, autocommit=True) as database,
+        http_server() as receiver,
+    ):
+
+        def published() -> int:
+            if mode != "relay":
+                return program.published()
+            return len({request.headers["idempotency-key"] for request in receiver.requests})
+
         role = f"cut_{program.topic}".replace(".", "_").replace("-", "_")
         database.execute(f"CREATE ROLE {role} SUPERUSER LOGIN")
         mine = program.database.replace("postgres@", f"{role}@")
         assert mine != program.database
-        config: dict[str, Any] = {**program.config, "mode": mode, "outbox": f"outbox_{mode}"}
+        config: dict[str, Any] = {**program.config, "outbox": f"outbox_{mode}"}
+        if mode == "relay":
+            config["destinations"] = {"shop": {"http": {"uri": receiver.url}}}
+        else:
+            config["mode"] = mode
         file = tmp_path / "reaper.yaml"
         file.write_text(json.dumps(config))
         harvest = [sys.executable, "-m", "harvest.cli"]
@@ -154,7 +168,7 @@ def test_a_leader_that_alone_cannot_reach_the_database_lets_another_lead(
             wait_until(lambda: first.leading, "the first leads")
             with Harvest(config) as second:
                 program.insert(3, config["outbox"])
-                wait_until(lambda: program.published() == 3, "three records")
+                wait_until(lambda: published() == 3, "three records")
                 database.execute(f"ALTER ROLE {role} NOLOGIN")
                 database.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s",
@@ -162,12 +176,12 @@ def test_a_leader_that_alone_cannot_reach_the_database_lets_another_lead(
                 )
                 wait_until(lambda: second.leading, "the second leads")
                 program.insert(3, config["outbox"])
-                wait_until(lambda: program.published() == 6, "six records")
+                wait_until(lambda: published() == 6, "six records")
                 assert not first.leading
                 database.execute(f"ALTER ROLE {role} LOGIN")
             wait_until(lambda: first.leading, "the first leads again")
             program.insert(3, config["outbox"])
-            wait_until(lambda: program.published() == 9, "nine records")
+            wait_until(lambda: published() == 9, "nine records")
         finally:
             first.stop()
             assert first.await_(WAIT_S)
