@@ -1397,4 +1397,28 @@ DATABASES: tuple[Noticed, ...] = (
         "unit/harvest/databases/test_mysql_table.py::test_a_column_is_the_same_in_whatever_case_it_was_written",
         ("MysqlTable._types", "name.decode().lower(): (", "name.decode(): ("),
     ),
+    noticed(
+        "what Kafka hears of the database at the end arrives",
+        f"{RUN}.source_guard",
+        "unit/harvest/runtime/test_source_guard.py::test_who_leads_to_its_end_tells_what_it_saw_last",
+        ("SourceGuard.close", "self._save(self._source, wait=True)", "self._save(self._source)"),
+    ),
+    noticed(
+        "Kafka forgets no database of an outbox that is idle",
+        f"{RUN}.source_guard",
+        "unit/harvest/runtime/test_source_guard.py::test_kafka_forgets_no_database_of_an_outbox_that_is_idle",
+        ("SourceGuard.look", "self._busy or now_s > self._saved_s + _RENEW_S", "self._busy"),
+    ),
+    noticed(
+        "a purge that failed is not tried again at once",
+        f"{RUN}.marked_rows",
+        "unit/harvest/runtime/test_marked_rows.py::test_a_purge_is_made_after_the_delay_that_it_has",
+        ("MarkedRows.purge", "        leadership.pause(action.delay_ms)\n", ""),
+    ),
+    noticed(
+        "a checkpoint of wal mode that was renewed is not old",
+        f"{RUN}.wal_leader",
+        "unit/harvest/runtime/test_wal_leader.py::test_a_checkpoint_is_renewed_an_hour_after_the_last",
+        ("WalLeader._confirm", "        self._committed_s = time.monotonic()\n", ""),
+    ),
 )

@@ -74,16 +74,23 @@ class Store:
 
 
 class World:
-    def __init__(self, *, fenced: bool = True, held: bool = True, left_ms: float = 500.0) -> None:
+    def __init__(
+        self,
+        *,
+        fenced: bool = True,
+        held: bool = True,
+        left_ms: float = 500.0,
+        purger: Store | None = None,
+    ) -> None:
         lease: Any = SimpleNamespace(epoch=1, held=held, remaining_ms=left_ms)
         self.lease = lease
         self.leadership = Leadership(lease)
-        self.guard, self.marker, self.purger = Guard(), Store(), Store()
+        self.guard, self.marker, self.purger = Guard(), Store(), purger or Store()
         marker: Any = self.marker
-        purger: Any = self.purger
+        deletes: Any = self.purger
         guard: Any = self.guard
         self.rows = MarkedRows(
-            self.leadership, marker, purger, Limits(), fenced=fenced, guard=guard
+            self.leadership, marker, deletes, Limits(), fenced=fenced, guard=guard
         )
 
     def mark(self, batch: int = 0) -> object:
@@ -173,3 +180,18 @@ def test_a_purge_that_failed_is_reported_and_not_counted() -> None:
     world.purger.fails = StoreUnavailable("no database")
     assert world.purge() == PurgeFailed()
     assert (world.leadership.stats.purged, world.guard.seen) == (0, [])
+
+
+def test_a_purge_is_made_after_the_delay_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that is down is not asked all the time."""
+    seen: list[object] = []
+
+    class Noting(Store):
+        def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
+            seen.append("purge")
+            return super().purge(ids, tags)
+
+    world = World(purger=Noting())
+    monkeypatch.setattr(world.leadership, "pause", seen.append)
+    assert world.rows.purge(Purge((1, 2), (TERM.tag(0),), 250)) == Purged()
+    assert seen == [250, "purge"]

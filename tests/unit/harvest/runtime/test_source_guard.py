@@ -24,12 +24,13 @@ class Kafka:
 
     def __init__(self) -> None:
         self.source: Source | None = None
+        self.waited: list[bool] = []
 
     def load(self) -> Source | None:
         return self.source
 
     def save(self, source: Source, *, wait: bool = False) -> None:
-        del wait
+        self.waited.append(wait)
         self.source = source
 
     def close(self) -> None: ...
@@ -146,6 +147,19 @@ def test_kafka_hears_of_a_visit_while_rows_are_seen(clock: list[float]) -> None:
     clock[0] += 6
     assert looking.look()
     assert kafka.source.visit == store.table.source.visit == 2
+
+
+def test_kafka_forgets_no_database_of_an_outbox_that_is_idle(clock: list[float]) -> None:
+    kafka, store = Kafka(), registered()
+    looking = guard(store, kafka)
+    looking.begin()
+    visits = []
+    for later_s in (3_594, 3_601, 3_607):
+        clock[0] = 1_000.0 + later_s
+        assert looking.look()
+        visits.append(store.table.source.visit)
+    assert visits == [1, 2, 2]
+    assert kafka.source == store.table.source
 
 
 def test_a_promoted_replica_is_accepted_if_it_had_what_the_checkpoint_rests_on() -> None:
@@ -280,6 +294,7 @@ def test_who_leads_to_its_end_tells_what_it_saw_last() -> None:
     leader.close()
     assert kafka.source is not None
     assert (kafka.source.row_id, kafka.source.row) == (18, "last")
+    assert kafka.waited == [False, True], "what is under way when a client is closed may be lost"
 
 
 @pytest.mark.parametrize("is_promoted", [False, True])

@@ -138,6 +138,25 @@ def test_rows_are_deleted_though_nothing_was_published_since(
     assert thread.close(WAIT_S)
 
 
+def test_a_checkpoint_is_renewed_an_hour_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before Kafka forgets it; and not every second from then on."""
+    now_s = [10_000.0]
+    monkeypatch.setattr(wal_leader, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    store: Any = Store()
+    sink: Any = Sink(None)
+    leadership = Reporting(Lease())
+    leader = WalLeader(leadership, WalTools(store, store, sink, pipeline=sink))
+    found = []
+    for after_s in (3_599.0, 3_601.0, 7_200.0, 7_202.0):
+        now_s[0] = 10_000.0 + after_s
+        leader.every_tick()
+        refresh = leadership.reported.get(timeout=WAIT_S)
+        found.append(refresh.anyway)
+        if refresh.anyway:
+            leader._confirm(w.Confirm(300))
+    assert found == [False, True, False, True]
+
+
 def test_of_several_checkpoints_the_last_is_saved() -> None:
     sink: Any = Sink(None)
     store: Any = Store()
