@@ -144,6 +144,8 @@ class Driver:
         self._stop = threading.Event()
         self._closing = threading.Event()
         """Set by `close` before it takes the lock, which a replay holds: it is given up then."""
+        self._awaiting = threading.Lock()
+        """Held by the thread while it waits for brokers to read a lost log from, without `lock`."""
         least_s, most_s = POLL_S
         self._poll_s = min(most_s, max(least_s, settings.interval_ms / 10_000))
         self._listeners: list[Listener] = []
@@ -220,6 +222,7 @@ class Driver:
             admin=self.admin,
         )
         self.reader.writer_of = self._writer_of
+        self.reader.check_waiting = self._check_closing
         self.mismatches = self.reader.mismatches
         if settings.trim_log:
             self._trimmer = LogTrimmer(self._kafka, settings.topic)
@@ -281,7 +284,8 @@ class Driver:
         self._stop.set()
         self._thread.join(max(1.0, deadline - time.monotonic()))
         self._writer.flush(max(0.5, deadline - time.monotonic()))
-        self.reader.close()
+        with self._awaiting:
+            self.reader.close()
         if self._trimmer is not None:
             self._trimmer.close()
         self.on_stopped()
@@ -553,8 +557,12 @@ class Driver:
         self._unread.start_over()
         while not self._stop.is_set():
             try:
+                with self._awaiting:  # and not the lock: others would wait for as long
+                    self._check_closing()
+                    self.reader.await_topic(self.settings.connect_timeout_ms / 1000)
                 # World and observers are refilled in place, so nobody may look meanwhile.
                 with self.lock:
+                    self._check_closing()
                     self._writer.start_over()
                     self._replay()
                     self._caught_up()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -38,7 +38,8 @@ class LogMetadata:
 
     What the consumer would hand out meanwhile gets lost: nothing is assigned to it yet. Every call
     raises `BrokerUnavailable` at the deadline; sooner, `AuthenticationFailed` when brokers and
-    client do not accept each other, and `AccessDenied` when a right is missing.
+    client do not accept each other, `AccessDenied` when a right is missing, and what `check`
+    raises, which is called before a question is asked again.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class LogMetadata:
         topic: str,
         snapshot_topic: str,
         needs: tuple[str, ...],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
@@ -59,6 +61,7 @@ class LogMetadata:
         self._errors = errors
         self._needs = needs
         """Rights on both topics, as `AccessDenied` names them."""
+        self._check = check
         self.snapshots_denied: AccessDenied | None = None
         """Why the last `describe` saw no topic of snapshots, if a right is missing."""
 
@@ -161,12 +164,14 @@ class LogMetadata:
             raise self._errors.failure(error) from None
         if error.code() in FINAL:
             raise BrokerUnavailable(f"the brokers refused: {error.str()}") from None
+        self._check()
         self._consumer.poll(_PAUSE_S)
 
     def _pause(self, deadline: float, what: str) -> None:
         """Let librdkafka reconnect; its own back-off sets the pace."""
         if time.monotonic() >= deadline:
             raise BrokerUnavailable(f"gave up: {what}")
+        self._check()
         self._consumer.poll(_PAUSE_S)
 
 

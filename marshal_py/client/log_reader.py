@@ -165,6 +165,8 @@ class LogReader:
         self.writer_of: Callable[[int, int, str], str] = lambda _p, _next_offset, _crossed_by: ""
         """Says who writes the snapshot of a boundary: (coordination partition, next offset, the
         instance whose record crossed it) → the writer's name, empty if this process does not."""
+        self.check_waiting: Callable[[], None] = lambda: None
+        """Called while the brokers do not answer `open` or `await_topic`: may raise, to give up."""
         self._desk = SnapshotDesk(topic)
         self.newest_snapshot = self._desk.newest
         """Coordination partition → `next_offset` of the newest valid snapshot seen."""
@@ -252,7 +254,17 @@ class LogReader:
             self.topic,
             self.snapshot_topic,
             self._needs,
+            lambda: self.check_waiting(),
         )
+
+    def await_topic(self, timeout_s: float) -> None:
+        """Wait until the brokers tell of the topic: `open` need not wait for them. Needs no lock.
+
+        Raises as `open` does. What was read stays as it is, and `open` is to come next.
+        """
+        if self._was_assigned:
+            self._reconnect()
+        self._metadata.describe(time.monotonic() + timeout_s, with_snapshots=False)
 
     def open(
         self,

@@ -998,6 +998,46 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_in_child", "if client not in locked:", "if False:"),
     ),
     noticed(
+        "brokers that do not tell of a lost log are waited for without the lock",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_nobody_waits_for_the_lock_while_brokers_do_not_tell_of_a_lost_log",
+        ("Driver._truncated", "with self._awaiting:", "with self.lock:"),
+    ),
+    noticed(
+        "a reader is not closed while it is asked of a lost log",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_whoever_closes_a_client_that_waits_for_a_lost_log_has_it_give_up",
+        ("Driver.close", "with self._awaiting:", "with contextlib.suppress():"),
+    ),
+    noticed(
+        "a client that was closed meanwhile does not read a lost log",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_whoever_closes_a_client_that_waits_for_a_lost_log_has_it_give_up",
+        (
+            "Driver._truncated",
+            "                    self._check_closing()\n                    self._writer",
+            "                    self._writer",
+        ),
+    ),
+    noticed(
+        "a client that is closed while no broker answers gives up",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_client_that_is_closed_while_no_broker_answers_gives_up",
+        ("Driver._connect", "self.reader.check_waiting = self._check_closing", "pass"),
+    ),
+    noticed(
+        "whoever asks of the log may give up where there is no answer",
+        f"{CLIENT}.log_metadata",
+        f"{OF_CLIENT}/test_log_metadata.py::test_whoever_asks_may_give_up_between_two_questions[None]",
+        ("LogMetadata._give_up", "self._check()", "pass"),
+    ),
+    noticed(
+        "whoever asks of the log may give up where the answer is of no use",
+        f"{CLIENT}.log_metadata",
+        f"{OF_CLIENT}/test_log_metadata.py::test_whoever_asks_may_give_up_between_two_questions[answer0]",
+        ("LogMetadata._pause", "self._check()", "pass"),
+    ),
+    noticed(
         "who is closed at the start has not started",
         f"{CLIENT}.driver",
         f"{OF_CLIENT}/test_driver_life.py::test_a_client_that_is_closed_while_it_starts_does_not_seem_to_run",

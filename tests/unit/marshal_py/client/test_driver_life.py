@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from marshal_py import BrokerUnavailable, Closed, ConfigurationError, Marshal
 from marshal_py.client import log_trimming
-from marshal_py.client.log_reader import Truncated
+from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.client.log_trimming import LogTrimmer
 from marshal_py.client.marshal import driver_of
 from marshal_py.testing import TestBroker
@@ -40,6 +41,21 @@ def test_a_client_that_is_closed_while_it_starts_does_not_seem_to_run() -> None:
             assert marshal.claims() == []
 
 
+def test_a_client_that_is_closed_while_no_broker_answers_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    marshal = Marshal("127.0.0.1:1", group_id="g", connect_timeout_ms=20_000)
+    opens = LogReader.open
+
+    def closed(reader: LogReader, timeout_s: float) -> None:
+        threading.Thread(target=marshal.close).start()
+        opens(reader, timeout_s)
+
+    monkeypatch.setattr(LogReader, "open", closed)
+    with pytest.raises(Closed, match="closed while it read the log"):
+        marshal.start()
+
+
 def test_a_client_that_is_closed_while_it_founds_a_log_gives_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -60,6 +76,68 @@ def test_a_client_that_is_closed_while_it_founds_a_log_gives_up(
         driver._found()
 
 
+def of_a_lost_log(driver: Any, replay: Callable[[], None], **reader: Any) -> None:
+    """What a driver has when its log is lost; it does not sleep between two attempts."""
+    driver._replay, driver._caught_up = replay, lambda: None
+    driver._stop = SimpleNamespace(is_set=lambda: False, set=lambda: None, wait=lambda _: None)
+    driver._writer = SimpleNamespace(start_over=lambda: None, flush=lambda _: None)
+    driver.reader = SimpleNamespace(observers=[], **reader)
+    driver.claimant = SimpleNamespace(
+        truncated=lambda _: None,
+        take_appends=list,
+        take_notices=list,
+        leaving=False,
+        leave=lambda _: None,
+        settled=True,
+    )
+
+
+def test_nobody_waits_for_the_lock_while_brokers_do_not_tell_of_a_lost_log() -> None:
+    """A call with a time-out of its own, or the event loop of `AsyncMarshal`, stood for 30 s."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    done: list[str] = []
+
+    def use() -> None:
+        with driver.lock:
+            done.append("used")
+
+    def await_topic(timeout_s: float) -> None:
+        assert timeout_s == 30
+        user = threading.Thread(target=use, daemon=True)
+        user.start()
+        user.join(10)
+        done.append("told")
+
+    of_a_lost_log(driver, lambda: done.append("read"), await_topic=await_topic)
+    driver._truncated(Truncated("cut off"))
+    assert done == ["used", "told", "read"]
+
+
+def test_whoever_closes_a_client_that_waits_for_a_lost_log_has_it_give_up() -> None:
+    """And its Kafka client is not closed while it is asked."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    done: list[str] = []
+    flushed = threading.Event()
+    closer = threading.Thread(target=driver.close, args=(0.0,), kwargs={"release": True})
+
+    def await_topic(_: float) -> None:
+        closer.start()
+        assert flushed.wait(10)
+        closer.join(0.1)  # it waits, too
+        done.append("told")
+
+    def close() -> None:
+        done.append("closed")
+
+    of_a_lost_log(driver, lambda: done.append("read"), await_topic=await_topic, close=close)
+    driver.running, driver._thread = True, SimpleNamespace(join=lambda _: None)
+    driver._writer.flush = lambda _: flushed.set()
+    with pytest.raises(Closed):
+        driver._truncated(Truncated("cut off"))
+    closer.join(10)
+    assert done == ["told", "closed"]
+
+
 def test_a_log_that_is_read_anew_is_waited_for_while_the_certificate_is_replaced() -> None:
     driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
     tried = []
@@ -69,13 +147,7 @@ def test_a_log_that_is_read_anew_is_waited_for_while_the_certificate_is_replaced
         if len(tried) == 1:
             raise ConfigurationError("ssl.key.location: it does not fit the certificate")
 
-    driver._replay, driver._caught_up = replay, lambda: None
-    driver._stop = SimpleNamespace(is_set=lambda: False, wait=lambda _: None)
-    driver._writer = SimpleNamespace(start_over=lambda: None)
-    driver.reader = SimpleNamespace(observers=[])
-    driver.claimant = SimpleNamespace(
-        truncated=lambda _: None, take_appends=list, take_notices=list, leaving=False
-    )
+    of_a_lost_log(driver, replay, await_topic=lambda _: None)
     driver._truncated(Truncated("cut off"))
     assert tried == ["again", "again"]
 

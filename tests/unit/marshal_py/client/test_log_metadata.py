@@ -189,3 +189,25 @@ def test_what_is_refused_again_and_again_is_told_before_the_time_is_up(
     with pytest.raises(AuthenticationFailed, match="wrong password"):
         log.describe(1_000.0, with_snapshots=False)
     assert clock.now_s < 10
+
+
+@pytest.mark.parametrize("answer", [NO_LEADER, None])
+def test_whoever_asks_may_give_up_between_two_questions(answer: KafkaError | None) -> None:
+    """Else who closes a client would wait for as long as one that starts waits for the brokers."""
+
+    class GivenUp(Exception): ...
+
+    class Unanswered(Consumer):
+        def list_topics(self, name: str, timeout: float) -> Any:
+            if answer is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return super().list_topics(name, timeout)
+
+    def give_up() -> None:
+        raise GivenUp
+
+    log = LogMetadata(
+        Unanswered(answer), {}, ConnectionErrors(), "t", "t.snapshots", ("Read",), give_up
+    )
+    with pytest.raises(GivenUp):
+        log.describe(deadline(), with_snapshots=False)
