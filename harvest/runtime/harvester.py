@@ -231,7 +231,9 @@ class Harvester:
         if not self._is_cut_off:
             return False
         self._candidacy.withdraw()
-        if not self._led and time.monotonic() > self._tries_s:
+        # Other shards that it leads may work on: the outage was short, or of one connection.
+        is_stopping = any(led.stopping for led in self._led.values())
+        if not is_stopping and time.monotonic() > self._tries_s:
             self._is_cut_off = not self._reaches_database()
             self._tries_s = time.monotonic() + _TRY_S
         return self._is_cut_off

@@ -388,6 +388,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("Harvester._gives_way", "                led.stop()\n", ""),
     ),
     noticed(
+        "a shard without its database is stood for again while others are led",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_sharded_harvester.py::test_a_shard_that_could_not_reach_the_database_is_wanted_again_while_another_is_led",
+        ("Harvester._gives_way", "if not is_stopping and", "if not self._led and"),
+    ),
+    noticed(
         "who does not reach the database is no candidate",
         f"{RUN}.harvester",
         "unit/harvest/runtime/test_harvester.py::test_a_standby_without_a_database_does_not_stand",

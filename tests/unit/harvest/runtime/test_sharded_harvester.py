@@ -229,6 +229,25 @@ def test_shards_that_cannot_reach_the_database_are_all_given_back(
     assert len(bench.marshal.claims) == 4
 
 
+def test_a_shard_that_could_not_reach_the_database_is_wanted_again_while_another_is_led(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where no other process has it, nobody would publish its rows any more."""
+    bench = Bench(2, grants=True)
+    bench.lead()
+    cut_off = bench.leaders[1]
+    assert cut_off.leadership is not None
+    cut_off.running = False
+    cut_off.leadership.failed("%s", StoreUnavailable())
+    monkeypatch.setattr(module, "_CUT_OFF_S", 0.0)
+    bench.round()
+    assert [led.stopping for led in bench.harvester._led.values()] == [False, True]
+    bench.end(1)
+    bench.round()
+    assert [claim.released for claim in bench.marshal.claims] == [0, 1, 0]
+    bench.end(0)
+
+
 def test_a_shard_whose_leader_has_ended_is_given_back_and_wanted_anew() -> None:
     bench = Bench(grants=True)
     bench.lead()
