@@ -30,7 +30,8 @@ def reconcile(
     ] = None,
     table: Annotated[str, typer.Option("--table", "-t", help="The outbox table.")] = "outbox",
     parquet: Annotated[
-        str | None, typer.Option(metavar="PATH", help="A Parquet archive instead of a table.")
+        str | None,
+        typer.Option(metavar="PATH", help="A Parquet archive of --table, instead of the database."),
     ] = None,
     topic: Annotated[
         list[str] | None,

@@ -9,14 +9,12 @@ once each: Spark's checkpoint names them. Of a table the rows are read that are 
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from harvest.errors import ConfigurationError
-from harvest.maintenance.archive import file_names
-from harvest.spark.sources import as_published, postgres_rows, unless_missing
+from harvest.spark.sources import as_published, files_of, postgres_rows, unless_missing
 from marshal_py.spark.lake.sql import date_literal, fill, table_name
 from marshal_py.spark.lake.tables import Lake
 from marshal_py.spark.watch import cluster_watched
@@ -40,7 +38,6 @@ _TRIES: Final = 5
 _OTHERS_FIRST: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 _CONNECTIONS: Final = 4
 _ANY_AGE: Final = "36500d"
-_OF_AN_ARCHIVE: Final = re.compile(r".+-[0-9]+-[0-9]+\.parquet")
 _LATELY: Final = (1, 7, 36_500)
 """Days back in which the newest row is looked for: of most outboxes it is of today or yesterday, of
 an archive some days old; a lake keeps rows of months."""
@@ -82,12 +79,7 @@ def _files(spark: SparkSession, archive: str, outbox: str) -> DataFrame | None:
     # By default Spark passes over files that are a week older than the newest that it has seen.
     stream = spark.readStream.schema(known.schema).option("maxFileAge", _ANY_AGE).parquet(archive)
     names = [PurePosixPath(path).name for path in known.inputFiles()]
-    if not any(map(_OF_AN_ARCHIVE.fullmatch, names)):
-        return stream
-    own = file_names(outbox.partition("/")[2])
-    if not any(map(own.fullmatch, names)):
-        return None
-    return stream.filter(stream["_metadata.file_name"].rlike(f"^{own.pattern}$"))
+    return files_of(stream, names, outbox.partition("/")[2])
 
 
 def _was_read(spark: SparkSession, lake: Lake, outbox: str) -> bool:

@@ -72,6 +72,9 @@ _ELSEWHERE: Final = "elsewhere"
 class Outbox:
     """Where the rows are: a table in PostgreSQL, or a Parquet archive with the same columns.
 
+    Of an archive of `harvest partitions`, which several outboxes may share, the files of `table`
+    are read; of one with files of other names, all.
+
     The table must still hold what was published: that of range mode does, until its partitions are
     dropped; that of mark mode is emptied as it is published, so give the archive of it.
 
@@ -92,20 +95,22 @@ class Outbox:
 
     @property
     def name(self) -> str:
-        """The table, or where the archive is."""
-        return self.table if self.parquet is None else self.parquet
+        """The table, or where the archive is, and of which table it is if not of `outbox`."""
+        if self.parquet is None:
+            return self.table
+        return self.parquet if self.table == "outbox" else f"{self.parquet}, {self.table}"
 
     def frame(self, spark: SparkSession, part: Part = ALL) -> DataFrame:
         """Return the rows as `sources` describes them."""
         shards = self.shards or _cores(spark)
         if self.parquet is not None:
-            return of_parquet(spark, self.parquet, shards, part)
+            return of_parquet(spark, self.parquet, self.table, shards, part)
         return of_postgres(spark, self.dsn or "", self.table, shards, part)
 
     def ids(self, spark: SparkSession, wanted: Sequence[Range]) -> list[Range]:
         """Return which of these ids are there now, as ranges."""
         if self.parquet is not None:
-            return ids_of_parquet(spark, self.parquet, wanted)
+            return ids_of_parquet(spark, self.parquet, self.table, wanted)
         return ids_of_postgres(self.dsn or "", self.table, wanted)
 
 
@@ -418,8 +423,8 @@ def _cores(spark: SparkSession) -> int:
 
 def _topics(spark: SparkSession, outbox: Outbox) -> list[str]:
     if outbox.parquet is not None:
-        frame = read_archive(spark, outbox.parquet).select("kafka_topic").distinct()
-        return sorted(row[0] for row in frame.collect())
+        frame = read_archive(spark, outbox.parquet, outbox.table)
+        return sorted(row[0] for row in frame.select("kafka_topic").distinct().collect())
     import psycopg
 
     from harvest.core.table_name import TableName

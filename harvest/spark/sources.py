@@ -11,12 +11,15 @@ for every row, and cost more than reading it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harvest.core.gaps import Range, union
 from harvest.core.table_name import TableName
 from harvest.errors import ConfigurationError
+from harvest.maintenance.archive import file_names
 from harvest.spark.compare import within
 from marshal_py.spark.kafka import READER_OPTIONS, java_settings
 from marshal_py.spark.lake.bronze import HARVEST_ID
@@ -31,6 +34,7 @@ __all__ = [
     "HASHED",
     "Part",
     "as_published",
+    "files_of",
     "ids_of_parquet",
     "ids_of_postgres",
     "of_kafka",
@@ -42,6 +46,7 @@ __all__ = [
     "unless_missing",
 ]
 
+_OF_AN_ARCHIVE: Final = re.compile(r".+-[0-9]+-[0-9]+\.parquet")
 _NO_FILES: Final = {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}
 
 HASHED: Final = ("key_hash", "row_hash", "a", "b", "at_ms")
@@ -151,12 +156,36 @@ def ids_of_postgres(dsn: str, table: str, wanted: Sequence[Range]) -> list[Range
         return [(low, high) for low, high in connection.execute(query, ends).fetchall()]
 
 
-def read_archive(spark: SparkSession, path: str) -> DataFrame:
-    """Return what is in a folder of Parquet files. Raises `ConfigurationError` if it has none."""
+def read_archive(spark: SparkSession, path: str, table: str) -> DataFrame:
+    """Return the rows of an outbox that are in a folder of Parquet files.
+
+    Raises `ConfigurationError` if it has none.
+    """
     frame = unless_missing(lambda: spark.read.parquet(path))
     if frame is None:
         raise ConfigurationError(f"{path}: there are no Parquet files")
-    return frame
+    names = [PurePosixPath(file).name for file in frame.inputFiles()]
+    own = files_of(frame, names, table)
+    if own is None:
+        raise ConfigurationError(
+            f"{path}: there are no Parquet files of the outbox {table}, but {min(names)}, say: "
+            "name the outbox by --table"
+        )
+    return own
+
+
+def files_of(frame: DataFrame, names: Iterable[str], table: str) -> DataFrame | None:
+    """Return of files of these names those of the outbox `table`; None: there are none of it.
+
+    Outboxes may share a folder, where files have the names that `harvest partitions` gives them.
+    Of files with other names it returns all.
+    """
+    if not any(map(_OF_AN_ARCHIVE.fullmatch, names)):
+        return frame
+    own = file_names(table)
+    if not any(map(own.fullmatch, names)):
+        return None
+    return frame.filter(frame["_metadata.file_name"].rlike(f"^{own.pattern}$"))
 
 
 def unless_missing(read: Callable[[], DataFrame]) -> DataFrame | None:
@@ -173,9 +202,11 @@ def unless_missing(read: Callable[[], DataFrame]) -> DataFrame | None:
     return frame
 
 
-def ids_of_parquet(spark: SparkSession, path: str, wanted: Sequence[Range]) -> list[Range]:
+def ids_of_parquet(
+    spark: SparkSession, path: str, table: str, wanted: Sequence[Range]
+) -> list[Range]:
     """Return which ids of `wanted` are in the archive, as ranges. Ids stay with the workers."""
-    rows = read_archive(spark, path).selectExpr("cast(id AS bigint) AS id")
+    rows = read_archive(spark, path, table).selectExpr("cast(id AS bigint) AS id")
     found = (
         rows.filter(rows["id"] >= wanted[0][0])
         .repartitionByRange("id")
@@ -207,9 +238,11 @@ def ranges_of_ids(
     return join
 
 
-def of_parquet(spark: SparkSession, path: str, shards: int, part: Part = ALL) -> DataFrame:
+def of_parquet(
+    spark: SparkSession, path: str, table: str, shards: int, part: Part = ALL
+) -> DataFrame:
     """Return the rows of a Parquet archive with the outbox's columns; a key is in one partition."""
-    frame = read_archive(spark, path)
+    frame = read_archive(spark, path, table)
     for condition in part.conditions("timestamp_millis({:d})"):
         frame = frame.filter(condition)
     return _hashed(as_published(frame)).repartition(shards, "key_hash")

@@ -52,6 +52,8 @@ def test_the_files_of_a_partition_archive(
     store = cast(PartitionStore, Partitions(rows))
     for part in (Partition("a", 0, 100), Partition("b", 100, 300)):
         ParquetArchive(tmp_path, "outbox").keep(part, store)
+    # Of an outbox that shares the folder: its rows would be missing.
+    ParquetArchive(tmp_path, "audit").keep(Partition("a", 0, 100), store)
     (tmp_path / ".outbox-0-99.parquet.dead.tmp").write_bytes(b"PAR1")  # a manager was killed
     world.publish(rows[:-1])
     outbox = Outbox(parquet=str(tmp_path))

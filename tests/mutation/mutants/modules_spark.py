@@ -998,9 +998,27 @@ SPARK: tuple[Noticed, ...] = (
     ),
     noticed(
         "of a folder with files of several outboxes those of one are its rows",
+        f"{OUTBOX}.sources",
+        "unit/harvest/spark/test_sources.py::test_of_a_folder_that_outboxes_share_each_has_its_own_files",
+        ("files_of", '.rlike(f"^{own.pattern}$")', '.rlike(".*")'),
+    ),
+    noticed(
+        "files of another origin are all of an outbox",
+        f"{OUTBOX}.sources",
+        "unit/harvest/spark/test_sources.py::test_files_of_another_origin_are_all_of_an_outbox",
+        ("files_of", "if not any(map(_OF_AN_ARCHIVE.fullmatch, names)):", "if False:"),
+    ),
+    noticed(
+        "a state knows which outbox of a shared folder it is of",
+        f"{OUTBOX}.reconcile",
+        "unit/harvest/spark/test_sources.py::test_a_state_knows_of_which_outbox_an_archive_was_read",
+        ("Outbox.name", 'if self.table == "outbox" else', "if self.table else"),
+    ),
+    noticed(
+        "a lake reads of a shared folder the files of its outbox",
         f"{OUTBOX}.lake",
         "spark/test_lake_rows.py::test_outboxes_may_share_a_folder_of_archives",
-        ("_files", '.rlike(f"^{own.pattern}$")', ".isNotNull()"),
+        ("_files", 'return files_of(stream, names, outbox.partition("/")[2])', "return stream"),
     ),
     noticed(
         "a time without a zone is read as UTC",
