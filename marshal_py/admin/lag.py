@@ -24,7 +24,14 @@ from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, source_of
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import LEADER_PREFIX, Liveness
 
-__all__ = ["Extents", "PartitionLag", "measure_lag", "require_online", "require_readable"]
+__all__ = [
+    "Extents",
+    "PartitionLag",
+    "hidden_topics",
+    "measure_lag",
+    "require_online",
+    "require_readable",
+]
 
 
 @dataclass
@@ -213,32 +220,53 @@ def _together(parts: list[PartitionLag]) -> PartitionLag:
     )
 
 
+def hidden_topics(
+    connection: Connection,
+    found: WorldView,
+    *,
+    group: str | None = None,
+    topic: str | None = None,
+    lock: AbstractContextManager[Any] | None = None,
+) -> list[str]:
+    """Return the topics that groups consume by name, and that brokers hide for want of Describe.
+
+    They are missing from `measure_lag`, as are those that do not exist (yet). `lock` is held while
+    `found` is looked at, and not while the brokers are asked. Raises
+    `confluent_kafka.KafkaException`.
+    """
+    with lock or nullcontext():
+        used = {name for m in summarize(found, group=group).members for name in m.wants or ()}
+        used |= {
+            source_of(*key[1:])[0]
+            for _, key, cell in found.world.cells(group)
+            if cell.position >= 0 and agreement_of(key[1]) is None
+        }
+    used = {name for name in used if name[:1] != "/" and not name.startswith(LEADER_PREFIX)}
+    admin = admin_client(connection.kafka)
+    missing = used - set(admin.list_topics(timeout=connection.timeout_s).topics)
+    if topic is not None:
+        missing &= {topic}
+    # By name: the brokers say nothing of what they hide otherwise, and this creates no topic.
+    asked = TopicCollection([name for name in sorted(missing) if is_topic(name)])
+    if not asked.topic_names:
+        return []
+    hidden = []
+    for name, answer in admin.describe_topics(asked, request_timeout=connection.timeout_s).items():
+        error = answer.exception(connection.timeout_s)
+        if isinstance(error, KafkaException) and error.args[0].code() in REFUSED:
+            hidden.append(name)
+    return hidden
+
+
 def require_readable(
     connection: Connection, found: WorldView, *, group: str | None = None, topic: str | None = None
 ) -> None:
     """Raise `AccessDenied` if the brokers hide a topic that a group consumes: its lag is unknown.
 
-    Such topics are missing from `measure_lag`, as are those that do not exist (yet).
+    Raises `confluent_kafka.KafkaException`, too.
     """
-    used = {name for m in summarize(found, group=group).members for name in m.wants or ()}
-    used |= {
-        source_of(*key[1:])[0]
-        for _, key, cell in found.world.cells(group)
-        if cell.position >= 0 and agreement_of(key[1]) is None
-    }
-    used = {name for name in used if name[:1] != "/" and not name.startswith(LEADER_PREFIX)}
-    admin = admin_client(connection.kafka)
-    hidden = used - set(admin.list_topics(timeout=connection.timeout_s).topics)
-    if topic is not None:
-        hidden &= {topic}
-    # By name: the brokers say nothing of what they hide otherwise, and this creates no topic.
-    asked = TopicCollection([name for name in sorted(hidden) if is_topic(name)])
-    if not asked.topic_names:
-        return
-    for name, answer in admin.describe_topics(asked, request_timeout=connection.timeout_s).items():
-        error = answer.exception(connection.timeout_s)
-        if isinstance(error, KafkaException) and error.args[0].code() in REFUSED:
-            raise denied(connection.kafka, name, "Describe")
+    for name in hidden_topics(connection, found, group=group, topic=topic):
+        raise denied(connection.kafka, name, "Describe")
 
 
 def require_online(rows: Iterable[PartitionLag]) -> None:

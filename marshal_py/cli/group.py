@@ -15,7 +15,7 @@ import typer
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, iso_utc, parse_since, safe
 from marshal_py.admin.group_admin import DEFAULT_PAUSE_S, GroupAdmin, SlotsChange
-from marshal_py.admin.lag import measure_lag
+from marshal_py.admin.lag import measure_lag, require_readable
 from marshal_py.admin.positions import Change, Extent, Key, Target, target_of
 from marshal_py.admin.world_reader import read_world
 from marshal_py.admin.world_summary import summarize
@@ -87,7 +87,11 @@ def describe(
     observe_s: Observe = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show one group: what `marshal groups`, `members` and `lag` say of it, and who leads what."""
+    """Show one group: what `marshal groups`, `members` and `lag` say of it, and who leads what.
+
+    A topic that the brokers hide for want of Describe is an error (exit code 2, with the command
+    that grants it), after all else: its partitions are missing.
+    """
     found = read_world(connection, observe_s=observe_s)
     if group not in found.world.groups():
         with _admin(connection, group) as admin:
@@ -104,15 +108,16 @@ def describe(
                 "partitions": [asdict(row) for row in rows],
             }
         )
-        return
-    show(console(), group_table(summary.groups))
-    if summary.members:
-        show(console(), member_table(summary.members))
-    if rows:
-        lag_table(rows)
-    for leader in summary.leaders:
-        note(f"leader {leader.name}: {leader.leader or 'nobody'}")
-    note(found.explain())
+    else:
+        show(console(), group_table(summary.groups))
+        if summary.members:
+            show(console(), member_table(summary.members))
+        if rows:
+            lag_table(rows)
+        for leader in summary.leaders:
+            note(f"leader {leader.name}: {leader.leader or 'nobody'}")
+        note(found.explain())
+    require_readable(connection, found, group=group)
 
 
 # Pause and resume

@@ -20,10 +20,11 @@ from prometheus_client.registry import Collector
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.event_text import kinds_of
-from marshal_py.admin.lag import Extents, PartitionLag, measure_lag
+from marshal_py.admin.lag import Extents, PartitionLag, hidden_topics, measure_lag
 from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import WorldView
 from marshal_py.admin.world_summary import Group, WorldSummary, summarize
+from marshal_py.client.acl import denied
 from marshal_py.client.log_reader import boottime_ns
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import MarshalError
@@ -74,8 +75,10 @@ class GroupMetrics(Collector):
 
     Of itself: ``marshal_exporter_kafka_reachable``, ``marshal_exporter_newest_record_age_seconds``,
     ``marshal_exporter_clock_behind_seconds``, ``marshal_exporter_kafka_answer_seconds`` (how long
-    the brokers took to say where topics end, when they were asked last; every 10 s). While they do
-    not answer for the log, or nobody keeps `view` up to date (its topic is gone), it does not know
+    the brokers took to say where topics end, when they were asked last; every 10 s), and by
+    ``topic``, ``marshal_exporter_topic_hidden`` (a group consumes it, and the brokers hide it from
+    the exporter for want of Describe: nothing is said of its partitions). While the brokers do not
+    answer for the log, or nobody keeps `view` up to date (its topic is gone), it does not know
     who is alive: what is said of groups is left out, and an outage is no death of everybody.
 
     The brokers are asked by `ask`, beside; `collect` never waits for them.
@@ -92,6 +95,7 @@ class GroupMetrics(Collector):
         self._clocks: dict[tuple[str, str, int], LagClock] = {}
         self._extents: Extents = {}
         """Where partitions began and ended last: while they are offline, nothing comes to them."""
+        self._hidden: list[str] = []
         self._answered_s = time.monotonic()
         self._took_s: float | None = None
         self._failed = False
@@ -124,6 +128,8 @@ class GroupMetrics(Collector):
             _ask_log(self._connection)
             began_s = time.monotonic()
             rows = measure_lag(self._connection, self.view, lock=self._lock, last=self._extents)
+            took_s = time.monotonic() - began_s
+            hidden = hidden_topics(self._connection, self.view, lock=self._lock)
         except (KafkaException, MarshalError) as error:
             if not self._failed:
                 logger.warning("the brokers do not tell the ends of topics: %s", error)
@@ -144,7 +150,12 @@ class GroupMetrics(Collector):
             told.append((row, clock.lag_s(), clock.stalled_s()))
         self._extents = extents
         self._told, self._answered_s, self._failed = told, now_s, False
-        self._took_s = now_s - began_s
+        self._took_s = took_s
+        for topic in hidden:
+            if topic not in self._hidden:
+                why = denied(self._connection.kafka, topic, "Describe")
+                logger.warning("nothing is known of the lag of %r: %s", topic, why)
+        self._hidden = hidden
 
     def reachable(self) -> bool:
         """Whether the brokers have answered lately."""
@@ -177,6 +188,11 @@ class GroupMetrics(Collector):
         if reachable:
             yield from _groups(summary, leaderships)
             yield from self._lag()
+            text = "Consumed, and hidden from the exporter for want of Describe."
+            unseen = GaugeMetricFamily("marshal_exporter_topic_hidden", text, labels=["topic"])
+            for topic in self._hidden:
+                unseen.add_metric([topic], 1)
+            yield unseen
         counter = CounterMetricFamily(
             "marshal_group_events", "What the log brought.", labels=["group_id", "event"]
         )

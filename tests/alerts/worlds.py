@@ -95,9 +95,12 @@ class World:
         self._urls.append(f"http://127.0.0.1:{port}/metrics")
         return process
 
-    def exporter(self, before: str = "") -> subprocess.Popen[bytes]:
+    def exporter(
+        self, before: str = "", kafka: dict[str, Any] | None = None
+    ) -> subprocess.Popen[bytes]:
         """Start `marshal metrics serve`; `before` is run first, in the same process."""
         (self._exporter_port,) = free_ports(1)
+        self._exporter_kafka = kafka or self.admin
         return self._start(self._exporter(before), self._exporter_port)
 
     def replace_exporter(self, before: str) -> None:
@@ -106,7 +109,7 @@ class World:
 
     def _exporter(self, before: str) -> list[str]:
         main = f"{before}\nfrom marshal_py.cli.app import main; main()"
-        options = [f"-X{key}={value}" for key, value in self.admin.items()]
+        options = [f"-X{key}={value}" for key, value in self._exporter_kafka.items()]
         where = ["--coordination-topic", self.topic]
         listen = ["--listen", f"127.0.0.1:{self._exporter_port}"]
         return [sys.executable, "-c", main, "metrics", "serve", *options, *where, *listen]
@@ -479,6 +482,27 @@ def _refused(secure: SecureKafka, servers: Servers, to: Path) -> None:
         world.end(330).write(to / "right-removed.yaml")
 
 
+def hidden(servers: Servers, to: Path) -> None:
+    """The right to Describe the topic that a group consumes is taken from the exporter."""
+    folder = servers.folder / "hiding"
+    folder.mkdir()
+    with secure_kafka(folder) as secure:
+        admin = secure.config("admin", "pw-of-the-admin", mechanism="PLAIN")
+        with World("hidden", admin, servers) as world:
+            world.make_topics("mail")
+            world.keep_producing("mail")
+            world.members({"mail": ["a", "b"]})
+            secure.add_user("exporter", "pw-of-exporter")
+            for topic in (world.topic, f"{world.topic}.snapshots"):
+                secure.allow("exporter", "Read", topic)
+            secure.allow("exporter", "Describe", world.topic_of("mail"))
+            world.exporter(kafka=secure.config("exporter", "pw-of-exporter"))
+            world.begin()
+            world.at(BREAKS_S)
+            secure.forbid("exporter", "Describe", world.topic_of("mail"))
+            world.end(330).write(to / "topic-hidden.yaml")
+
+
 WORLDS: Final[dict[str, Callable[[Servers, Path], None]]] = {
     "groups": groups,
     "broker": broker,
@@ -488,5 +512,6 @@ WORLDS: Final[dict[str, Callable[[Servers, Path], None]]] = {
     "remade": remade,
     "skewed": skewed,
     "refused": refused,
+    "hidden": hidden,
     "ranges": ranges,
 }

@@ -37,6 +37,7 @@ ARGUMENTS = {
     "topic trim": "--yes",
     "group pause": "billing --for 1s",
     "group resume": "billing",
+    "group describe": "billing",
     "group set-position": "billing --topic orders --to 0",
 }
 """What each command of the table is given."""

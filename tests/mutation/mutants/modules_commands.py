@@ -3174,6 +3174,24 @@ COMMANDS: tuple[Noticed, ...] = (
         ("GroupMetrics.ask", ", held=_is_alive(row)", ""),
     ),
     noticed(
+        "an exporter tells of a topic that is hidden from it",
+        "marshal_py.telemetry.group_metrics",
+        "unit/marshal_py/telemetry/test_group_metrics.py::test_a_topic_that_the_brokers_hide_is_told_and_logged_once",
+        ("GroupMetrics.ask", "self._hidden = hidden", "pass"),
+    ),
+    noticed(
+        "an exporter logs a topic that is hidden once",
+        "marshal_py.telemetry.group_metrics",
+        "unit/marshal_py/telemetry/test_group_metrics.py::test_a_topic_that_the_brokers_hide_is_told_and_logged_once",
+        ("GroupMetrics.ask", "if topic not in self._hidden:", "if True:"),
+    ),
+    noticed(
+        "a group is described with what is hidden of it",
+        "marshal_py.cli.group",
+        f"{OF_CLI}/test_group.py::test_a_topic_that_the_brokers_hide_is_an_error_after_what_they_show",
+        ("describe", "require_readable(connection, found, group=group)", "pass"),
+    ),
+    noticed(
         "a partition without a leader is told",
         f"{TELEMETRY}.group_metrics",
         f"{OF_TELEMETRY}/test_group_metrics.py::test_a_partition_without_a_leader_is_told_and_hides_no_other",

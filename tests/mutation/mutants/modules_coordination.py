@@ -613,7 +613,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "the lag of a topic that is hidden is not none",
         f"{ADMIN}.lag",
         f"{OF_ADMIN}/test_lag.py::test_a_topic_that_is_hidden_is_told_and_one_that_does_not_exist_yet_is_none",
-        ("require_readable", "    used |= {", "    used &= {"),
+        ("hidden_topics", "    used |= {", "    used &= {"),
     ),
     noticed(
         "epochs of a log that was made anew are above those of its snapshots",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.lag import (
     PartitionLag,
     _together,
+    hidden_topics,
     measure_lag,
     require_online,
     require_readable,
@@ -203,6 +205,7 @@ def test_a_topic_that_is_hidden_is_told_and_one_that_does_not_exist_yet_is_none(
     view = log.view()
     require_readable(CONNECTION, view)
     kafka.hidden["secret"] = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert hidden_topics(CONNECTION, view, lock=threading.Lock()) == ["secret"]
     with pytest.raises(AccessDenied, match="Describe on topic 'secret'"):
         require_readable(CONNECTION, view)
     require_readable(CONNECTION, view, topic="later")

@@ -12,8 +12,10 @@ import pytest
 from marshal_py.admin.group_admin import SlotsChange
 from marshal_py.admin.positions import Change, Extent
 from marshal_py.cli import group as module
-from marshal_py.errors import GroupInUse
+from marshal_py.errors import AccessDenied, GroupInUse
+from tests.support.log_by_hand import LogByHand
 from tests.support.marshal_command import without_brokers
+from tests.support.messages import heartbeat
 
 
 class Admin:
@@ -93,6 +95,28 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
 
 
 SET = ["group", "set-position", "g", "--topic", "orders"]
+
+
+# Looking
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_topic_that_the_brokers_hide_is_an_error_after_what_they_show(
+    monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """Without its partitions the group would look as though it were well."""
+    log = LogByHand()
+    log.write(heartbeat("a", 0, instance_id="a1", membership=1))
+    monkeypatch.setattr(module, "read_world", lambda *_, **__: log.view())
+    monkeypatch.setattr(module, "measure_lag", lambda *_, **__: [])
+
+    def refuse(*_: object, group: str) -> None:
+        raise AccessDenied(f"no right to Describe what {group} consumes")
+
+    monkeypatch.setattr(module, "require_readable", refuse)
+    done = without_brokers("group", "describe", "g", *options)
+    assert (done.exit_code, done.stdout.count("a1")) == (2, 1)
+    assert "no right to Describe what g consumes" in done.stderr
 
 
 # What is done

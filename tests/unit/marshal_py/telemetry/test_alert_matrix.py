@@ -226,6 +226,10 @@ MATRIX: Final[dict[str, tuple[Case, set[str]]]] = {
         {"HarvestSlotLost"},
     ),
     "the clock is wrong": (of("clock_behind", 30), {"MarshalClockSkew"}),
+    "a topic is hidden from the exporter": (
+        {'marshal_exporter_topic_hidden{topic="orders"}': 1, **of('topic="orders"', GONE)},
+        {"MarshalTopicHidden"},
+    ),
     "the topic was made anew": (of("restarts", 1), {"MarshalTopicRemade"}),
     "the state has forked": (
         {**of("coordination_snapshot_m", 1), **of("^marshal_snapshot_mism.*mail", 1)},

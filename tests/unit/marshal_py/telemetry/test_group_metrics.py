@@ -16,6 +16,7 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 
 from prometheus_client.core import GaugeMetricFamily
 
+from marshal_py.admin.connection import Connection
 from marshal_py.admin.lag import PartitionLag
 from marshal_py.admin.world_summary import Group, Member, WorldSummary
 from marshal_py.client.log_reader import boottime_ns
@@ -32,8 +33,9 @@ ROWS = [PartitionLag("g", "t", p, 5, 0, 9, 4, "c", "live", claimed=True) for p i
 
 @pytest.fixture(autouse=True)
 def log_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody answers for each partition of the log."""
+    """Somebody answers for each partition of the log, and hides no topic."""
     monkeypatch.setattr(group_metrics, "_ask_log", lambda _: None)
+    monkeypatch.setattr(group_metrics, "hidden_topics", lambda *_, **__: [])
 
 
 def lags(metrics: GroupMetrics) -> dict[str, float]:
@@ -257,6 +259,30 @@ def test_while_the_brokers_do_not_answer_nothing_is_said_of_groups(
     assert live.name not in found
     assert "marshal_group_lag_messages" not in found
     assert found["marshal_exporter_kafka_reachable"].samples[0].value == 0
+
+
+def test_a_topic_that_the_brokers_hide_is_told_and_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without its series it would look as though it were well."""
+    VIEW.observed_until_ns = boottime_ns()
+    metrics = GroupMetrics(Connection.of_servers("nowhere:1"), VIEW, threading.Lock())
+    monkeypatch.setattr(group_metrics, "summarize", lambda _: None)
+    monkeypatch.setattr(group_metrics, "_groups", lambda *_: iter(()))
+    monkeypatch.setattr(group_metrics, "measure_lag", lambda *_, **__: ROWS)
+    hidden = ["secret"]
+    monkeypatch.setattr(group_metrics, "hidden_topics", lambda *_, **__: list(hidden))
+
+    def gauge() -> dict[str, float]:
+        metrics.ask()
+        (found,) = [m for m in metrics.collect() if m.name == "marshal_exporter_topic_hidden"]
+        return {sample.labels["topic"]: sample.value for sample in found.samples}
+
+    assert gauge() == gauge() == {"secret": 1}
+    (record,) = caplog.records
+    assert "Describe on topic 'secret'" in record.getMessage()
+    hidden.clear()
+    assert gauge() == {}
 
 
 def told(rows: list[PartitionLag], monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:

@@ -48,6 +48,7 @@ EXPECTED: Final[dict[str, dict[float, Firing]]] = {
     "topic-remade": {0.75: NOTHING, 4: {"": {"MarshalTopicRemade"}}},
     "clock-skewed": {0.75: NOTHING, 4: {"": {"MarshalClockSkew"}}},
     "message-kills": {0.75: NOTHING, 4: {"thumbnails": {"MarshalMessageComesAgain"}}},
+    "topic-hidden": {0.75: NOTHING, 4: {"": {"MarshalTopicHidden"}}},
     "right-removed": {0.75: NOTHING, 4: {"mail": {"MarshalClientStopped"}}},
 }
 
