@@ -153,6 +153,8 @@ def _selection(
     until: str | None,
 ) -> Selection:
     begin, end = _time("--since", since), _time("--until", until)
+    if begin is not None and end is not None and end <= begin:
+        raise ConfigurationError(f"--until {until} is not after --since {since}: no row is between")
     return Selection(tuple(ids or ()), topic, key, destination, begin, end)
 
 

@@ -94,6 +94,7 @@ def reconcile(
     from marshal_py.spark.session import spark_session
 
     outbox = Outbox(dsn=database, table=table, parquet=parquet)
+    since_ms, until_ms = _moment("--since", since), _moment("--until", until)
     if out is not None:
         make_folder("--out", out)
     spark = spark_session("harvest reconcile", master=master)
@@ -117,8 +118,8 @@ def reconcile(
         out=None if out is None else str(out),
         state=state,
         late_s=late_h * 3600,
-        since_ms=_moment("--since", since),
-        until_ms=_moment("--until", until),
+        since_ms=since_ms,
+        until_ms=until_ms,
         tell=tell,
     )
     if not result.clean:

@@ -209,6 +209,11 @@ class _Window:
     since_ms: int | None = None
     until_ms: int | None = None
 
+    def __post_init__(self) -> None:
+        since_ms, until_ms = self.since_ms, self.until_ms
+        if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+            raise ConfigurationError("until is not after since: nothing would be compared")
+
     @property
     def part(self) -> Part:
         """The rows to read."""

@@ -1003,6 +1003,18 @@ SPARK: tuple[Noticed, ...] = (
         ("files_of", '.rlike(f"^{own.pattern}$")', '.rlike(".*")'),
     ),
     noticed(
+        "a window in which nothing can lie proves nothing",
+        f"{OUTBOX}.reconcile",
+        "unit/harvest/spark/test_reconcile.py::test_a_window_in_which_nothing_can_lie_proves_nothing",
+        ("_Window.__post_init__", "until_ms <= since_ms", "until_ms < since_ms"),
+    ),
+    noticed(
+        "a window in which nothing can lie is not one without dead letters",
+        "harvest.cli.dead_letters",
+        "unit/harvest/cli/test_dead_letters.py::test_a_window_in_which_nothing_can_lie_is_not_one_without_dead_letters",
+        ("_selection", "end <= begin", "end < begin"),
+    ),
+    noticed(
         "files of another origin are all of an outbox",
         f"{OUTBOX}.sources",
         "unit/harvest/spark/test_sources.py::test_files_of_another_origin_are_all_of_an_outbox",

@@ -160,6 +160,13 @@ def test_a_time_that_is_none_is_named_with_its_option(url: str, option: str, tex
     assert f"{option} is '{text}'" in done.stderr
 
 
+def test_a_window_in_which_nothing_can_lie_is_not_one_without_dead_letters(url: str) -> None:
+    window = ["--since", "2026-03-02", "--until", "2026-03-02"]
+    done = CliRunner().invoke(app, ["dead-letters", "list", *window, "-d", url])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--until 2026-03-02 is not after --since 2026-03-02" in done.stderr
+
+
 def register(url: str, mode: str) -> None:
     with closing(database(url).mark_store(OUTBOX)) as store:
         store.register(Registration("kafka", "__marshal", "g", mode))

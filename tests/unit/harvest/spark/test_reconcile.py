@@ -127,6 +127,14 @@ def test_a_window_has_what_explains_it_and_findings_of_itself_alone() -> None:
     assert (_Window().part, _Window().conditions()) == (Part(), [])
 
 
+@pytest.mark.parametrize("until_ms", [5, 4])
+def test_a_window_in_which_nothing_can_lie_proves_nothing(until_ms: int) -> None:
+    """All that is not compared would have arrived."""
+    spark: Any = None
+    with pytest.raises(ConfigurationError, match="until is not after since"):
+        module.reconcile(spark, Outbox(parquet="/a"), "k:1", since_ms=5, until_ms=until_ms)
+
+
 def test_a_part_of_the_rows_has_its_first_and_not_its_end() -> None:
     assert Part(-3, 5, 9).conditions("ms({:d})") == [
         "id >= -3",
