@@ -257,7 +257,10 @@ class Claim(OfOneProcess):
 
     @property
     def position(self) -> int:
-        """Where a new holder starts: the larger of `next_offset` and `claimed_offset`."""
+        """Where a new holder starts: the larger of `next_offset` and `claimed_offset`.
+
+        −1: nobody has stored a position yet.
+        """
         return max(self._core.holding.next_offset, self._core.holding.claimed_offset)
 
     @property

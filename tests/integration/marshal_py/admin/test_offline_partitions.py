@@ -19,6 +19,8 @@ from marshal_py import Consumer
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import read_world
 from marshal_py.client.topics import create_topics
+from marshal_py.dashboard.dead_letters import DeadLetterTopics
+from marshal_py.dashboard.topic_ends import TopicEnds
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.telemetry.group_metrics import GroupMetrics
 from tests.support.consumers import fill, until
@@ -76,6 +78,12 @@ def test_it_hides_no_other_and_is_told(kafka: EmbeddedKafka) -> None:
     assert [rows[p]["position"] for p in (0, 1)] == [4, 4]
     assert [rows[p]["offline"] for p in (0, 1)] == [False, True]
     assert f"Kafka has no leader for {TOPIC}/1" in found.stderr
+    letters = DeadLetterTopics(connection, TOPIC)
+    assert letters.topics() == [{"topic": TOPIC, "records": 8, "offline": [1]}]
+    shown, unheard = letters.latest(TOPIC, 100)
+    assert ([letter.partition for letter in shown], unheard) == ([0] * 8, [1])
+    page = TopicEnds(connection)
+    assert (page.ask({TOPIC}), page.offline) == ({TOPIC: {0: 8}}, {(TOPIC, 1)})
     exporter.ask()
     assert exporter.reachable()
     assert gauges("partition_offline") == [0, 1]
