@@ -105,13 +105,7 @@ class ByPartitions:
 
     def seek(self, topic: str, partition: int, offset: int, timeout_s: float) -> None:
         """Go on with a partition that is held at `offset`. Raises `NotHeld`, `ClaimTimeout`."""
-        self._held(topic, partition)
-        claimed = [
-            part
-            for part in self.parts_of(topic, partition)
-            if part.stage is not Stage.WANTED or part.claim.held
-        ]
-        self._partitions.seek(claimed, offset, timeout_s)
+        self._partitions.seek(self._held(topic, partition), offset, timeout_s)
 
     def lag(self, timeout_s: float) -> dict[Unit, int]:
         """Return how far partitions that are held are behind. Raises `BrokerUnavailable`."""
@@ -143,10 +137,11 @@ class ByPartitions:
         return [part for part in self._partitions.all() if part.source == (topic, partition)]
 
     def _held(self, topic: str, partition: int) -> list[HeldPartition]:
-        parts = [part for part in self.parts_of(topic, partition) if part.claim.held]
-        if not parts:
+        """Return what is held of a partition, with slots whose leases may be regained."""
+        parts = self.parts_of(topic, partition)
+        if not any(part.claim.held for part in parts):
             raise NotHeld(f"{topic}/{partition} is not held")
-        return parts
+        return [part for part in parts if part.stage is not Stage.WANTED or part.claim.held]
 
 
 class BySlots(ByPartitions):

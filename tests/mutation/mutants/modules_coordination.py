@@ -1469,7 +1469,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "what is not held can be neither paused nor moved",
         f"{CONSUMER}.shared",
         f"{OF_CONSUMER}/test_slots.py::test_what_is_not_held_can_be_neither_paused_nor_moved",
-        ("ByPartitions._held", "if part.claim.held]", "if part.claim]"),
+        ("ByPartitions._held", "if not any(part.claim.held for part in parts):", "if not parts:"),
     ),
     noticed(
         "at most once a partition stands behind what was claimed",
@@ -2927,9 +2927,19 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{CONSUMER}.shared",
         f"{OF_CONSUMER}/test_slots.py::test_all_slots_that_are_held_go_on_where_a_seek_says",
         (
-            "ByPartitions.seek",
+            "ByPartitions._held",
             "part.stage is not Stage.WANTED or part.claim.held",
             "part.stage is Stage.ACTIVE",
+        ),
+    ),
+    noticed(
+        "slots whose leases have lapsed are paused, too",
+        f"{CONSUMER}.shared",
+        f"{OF_CONSUMER}/test_slots.py::test_slots_whose_leases_have_lapsed_are_paused_and_go_on_with_the_others",
+        (
+            "ByPartitions._held",
+            "part.stage is not Stage.WANTED or part.claim.held",
+            "part.claim.held",
         ),
     ),
     noticed(

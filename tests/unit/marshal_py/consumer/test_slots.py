@@ -618,6 +618,17 @@ def test_what_is_not_held_can_be_neither_paused_nor_moved() -> None:
     assert not part.is_paused
 
 
+def test_slots_whose_leases_have_lapsed_are_paused_and_go_on_with_the_others() -> None:
+    """They may be regained: one that was left out would go on by itself, or never."""
+    world = World()
+    held, lapsed = world.hold(0, 3), world.hold(1, 3)
+    lapsed.claim.leases = [False]  # type: ignore[attr-defined]
+    world.core.shared.pause("t", 0)
+    assert (held.is_paused, lapsed.is_paused) == (True, True)
+    world.core.shared.resume("t", 0)
+    assert (held.is_paused, lapsed.is_paused) == (False, False)
+
+
 def seeking(world: World, *stages: Stage) -> list[HeldPartition]:
     """Its slots in these stages; what is asked for is done when the thread of them is woken."""
     parts = [world.hold(n, 3) for n in range(len(stages))]
