@@ -97,6 +97,20 @@ def test_a_column_of_any_name_keeps_no_row_from_being_set_aside(world: World) ->
         assert world.mark() == [row]
 
 
+def test_a_column_that_the_database_fills_keeps_no_row_from_being_put_back(world: World) -> None:
+    with world.tables.transaction() as connection:
+        kept = "STORED" if "psycopg" in type(connection).__module__ else "VIRTUAL"
+        connection.cursor().execute(
+            f"ALTER TABLE outbox ADD size INTEGER GENERATED ALWAYS AS (length(kafka_value)) {kept}"
+        )
+    row = world.insert("k")
+    world.mark()
+    for _ in range(2):
+        assert world.dead_letters.add([BadRow(row, "bad")], TERM) == {row}
+        assert world.dead_letters.retry(ALL, mode="mark") == 1
+        assert world.mark() == [row]
+
+
 def test_what_is_in_a_column_that_came_later_comes_back_with_its_row(world: World) -> None:
     first = world.insert("1")
     world.mark()
@@ -329,6 +343,17 @@ def test_rows_are_selected_by_what_is_given(world: World) -> None:
     ):
         assert [row.id for row in world.dead_letters.rows(selection, 10)] == expected, selection
         assert world.dead_letters.count(selection) == len(expected), selection
+
+
+def test_of_a_key_the_first_rows_are_shown(world: World) -> None:
+    with world.tables.transaction() as connection:
+        records = [OutboxRecord("t", "other" if n < 6 else "k", "v") for n in range(9)]
+        Stasher().stash_many(connection, records)
+    ids = world.mark()
+    assert world.dead_letters.add([BadRow(row_id, "bad") for row_id in ids], TERM) == set(ids)
+    for limit in (1, 2, 3):
+        found = world.dead_letters.rows(Selection(key="k"), limit)
+        assert [row.id for row in found] == ids[6 : 6 + limit]
 
 
 def test_many_rows_at_once(world: World) -> None:

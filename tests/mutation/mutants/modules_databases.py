@@ -1421,4 +1421,20 @@ DATABASES: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_wal_leader.py::test_a_checkpoint_is_renewed_an_hour_after_the_last",
         ("WalLeader._confirm", "        self._committed_s = time.monotonic()\n", ""),
     ),
+    noticed(
+        "of a key the first rows are shown, in SQLite",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_of_a_key_the_first_rows_are_shown[sqlite]",
+        (
+            "PortableDeadLetters.rows",
+            "sorted(self._selected(selection))[:limit]",
+            "list(self._selected(selection))[:limit]",
+        ),
+    ),
+    noticed(
+        "a column that MariaDB fills keeps no row from being put back",
+        f"{MY}.dead_letters",
+        "contract/test_dead_letters.py::test_a_column_that_the_database_fills_keeps_no_row_from_being_put_back[mariadb]",
+        ("", "  AND COALESCE(generation_expression, '') = '' ORDER BY", "  ORDER BY"),
+    ),
 )
