@@ -1437,4 +1437,20 @@ DATABASES: tuple[Noticed, ...] = (
         "contract/test_dead_letters.py::test_a_column_that_the_database_fills_keeps_no_row_from_being_put_back[mariadb]",
         ("", "  AND COALESCE(generation_expression, '') = '' ORDER BY", "  ORDER BY"),
     ),
+    noticed(
+        "when a row was tried last is noted",
+        f"{PG}.attempts",
+        "integration/harvest/databases/test_attempts.py::test_what_is_noted_last_of_a_row_is_what_is_known",
+        ("", "  tried_at = excluded.tried_at, gave_up", "  gave_up"),
+    ),
+    noticed(
+        "in another session the notes of failures are looked for again",
+        f"{PG}.attempts",
+        "integration/harvest/databases/test_attempts.py::test_what_one_session_noted_another_knows_and_forgets",
+        (
+            "PostgresAttempts._forget",
+            "self._there = self._is_current = False",
+            "self._there = False",
+        ),
+    ),
 )

@@ -88,8 +88,12 @@ def test_what_is_noted_last_of_a_row_is_what_is_known(postgres_database: str) ->
     first = replace(ATTEMPT, gave_up=False)
     last = Attempt(1, "hook2", 4, "down", None, False, ("other", "third"), 6)
     with closing(PostgresAttempts(postgres_database, "outbox")) as attempts:
+        tried_at = []
         for notes in ([first], [replace(last, retries=1, delivered=()), last]):
             attempts.record(notes)
+            with psycopg.connect(postgres_database) as connection:
+                tried_at += connection.execute("SELECT tried_at FROM outbox_attempts").fetchall()
+        assert tried_at[0] < tried_at[1]
         assert attempts.load() == {1: 4}
         assert attempts.settled() == {1: (6, frozenset({"other", "third"}))}
         with psycopg.connect(postgres_database) as connection:
@@ -97,6 +101,17 @@ def test_what_is_noted_last_of_a_row_is_what_is_known(postgres_database: str) ->
             found = connection.execute(f"{query} FROM outbox_attempts").fetchall()
         assert found == [("hook2", "down", None, False)]
         attempts.record([replace(last, delivered=(), fingerprint=None, gave_up=True)])
+        assert (attempts.load(), attempts.settled()) == ({}, {})
+
+
+def test_what_one_session_noted_another_knows_and_forgets(postgres_database: str) -> None:
+    with closing(PostgresAttempts(postgres_database, "outbox")) as attempts:
+        attempts.record([replace(ATTEMPT, gave_up=False)])
+        for closes in (True, False, False):
+            assert attempts.load() == {1: 3}
+            if closes:
+                attempts.close()
+        attempts.forget([1])
         assert (attempts.load(), attempts.settled()) == ({}, {})
 
 
