@@ -88,6 +88,14 @@ def test_it_is_told_where_it_listens_and_leaves_nothing_behind(served: dict[str,
     assert served["closed"] == 1
 
 
+@pytest.mark.parametrize(("host", "name"), [("0.0.0.0", "box"), ("::", "box"), ("::1", "[::1]")])
+def test_where_all_addresses_are_listened_on_the_machine_is_named(
+    monkeypatch: pytest.MonkeyPatch, host: str, name: str
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda: "box")
+    assert url_of("--host", host).startswith(f"http://{name}:")
+
+
 def test_an_address_that_is_taken_is_told() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

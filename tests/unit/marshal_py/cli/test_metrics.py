@@ -90,6 +90,7 @@ def test_a_client_that_hangs_is_no_log_that_was_made_anew(
 
     class Counting(Nothing):
         restarts = 0
+        view: object = None
 
         def __init__(self, *_: object) -> None:
             made.append(self)
@@ -100,13 +101,15 @@ def test_a_client_that_hangs_is_no_log_that_was_made_anew(
         raise next(polls)
 
     reader = SimpleNamespace(close=lambda: None, poll=poll, partition_count_error=None)
-    view = SimpleNamespace(limit_timestamps=lambda _: None)
+    views = [SimpleNamespace(limit_timestamps=lambda _: None) for _ in range(2)]
+    unread = iter(views)
     monkeypatch.setattr(module, "open_reader", lambda _: reader)
-    monkeypatch.setattr(module, "catch_up", lambda *_: view)
+    monkeypatch.setattr(module, "catch_up", lambda *_: next(unread))
     monkeypatch.setattr("marshal_py.telemetry.group_metrics.GroupMetrics", Counting)
     without_brokers("metrics", "serve", "--listen", "127.0.0.1:0")
     assert next(polls, None) is None, "it has begun again"
     assert [each.restarts for each in made] == [restarts]
+    assert made[0].view is views[1], "what is told is what was read then"
 
 
 def test_an_address_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

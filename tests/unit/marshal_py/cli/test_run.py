@@ -96,6 +96,17 @@ def test_what_is_no_handler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             load_handler(wrong)
 
 
+def test_the_module_that_lies_here_goes_before_others_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "elsewhere"), *sys.path])
+    (tmp_path / "elsewhere").mkdir()
+    for folder, name in (("elsewhere", "theirs"), (".", "ours")):
+        (tmp_path / folder / "twice_service.py").write_text(f"def {name}(message): ...\n")
+    assert load_handler("twice_service:ours").__name__ == "ours"
+
+
 def test_a_module_that_lacks_another_says_which_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,27 @@ def _unsent(claim: Claim) -> Claim:
     return claim
 
 
+@pytest.mark.parametrize(
+    ("timeout_s", "lost", "waits"), [(1.5, False, [1.5]), (90, True, [60]), (None, True, [60])]
+)
+def test_the_end_of_a_claim_is_waited_for_until_its_lease_ends_or_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float | None, lost: bool, waits: list[float]
+) -> None:
+    driver = Driver()
+    claim = held(driver)
+    core: Any = core_of(claim)
+    core.holding.lease_until_ns, waited = 60_000_000_000, list[float]()
+
+    def wait(wait_s: float) -> None:
+        waited.append(wait_s)
+        driver.now_ns += int(wait_s * 1e9)
+
+    core.not_held = SimpleNamespace(wait=wait)
+    monkeypatch.setattr("time.monotonic", lambda: driver.now_ns / 1e9)
+    assert claim.wait_lost(timeout_s) is lost
+    assert waited == waits
+
+
 @pytest.mark.parametrize("acquired", [False, True])
 def test_who_never_had_a_claim_does_not_lose_it(acquired: bool) -> None:
     driver, lost = Driver(), list[Claim]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from marshal_py.client import log_trimming
 from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.client.log_trimming import LogTrimmer
 from marshal_py.client.marshal import driver_of
+from marshal_py.errors import DuplicateClientId, SnapshotMismatch
 from marshal_py.testing import TestBroker
 
 
@@ -224,3 +226,60 @@ def test_a_trimmer_that_cannot_connect_now_leaves_it_to_the_next_snapshot(
     trimmer.written(0, 20)
     trimmer.read({0: 20})
     assert trimmed == [19]
+
+
+def test_a_client_that_has_failed_claims_and_trims_nothing_and_says_why() -> None:
+    """What made it fail may be that its own state, and so its snapshots, are wrong."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    trimmed: list[int] = []
+    driver.running = True
+    driver.reader = SimpleNamespace(
+        poll=lambda _: [],
+        fold=lambda _: (),
+        partition_count_error=None,
+        snapshots_to_write=queue.SimpleQueue(),
+        newest_snapshot={0: 20},
+        world=SimpleNamespace(states=[]),
+    )
+    driver._writer = SimpleNamespace(
+        serve=lambda: None, take_failures=list, refusal=None, ends={}, refused_now=None
+    )
+    driver.claimant = SimpleNamespace(
+        next_deadline_ns=lambda: None,
+        tick=lambda _: None,
+        take_appends=list,
+        take_notices=list,
+        leaving=False,
+    )
+    driver._end_expired_pauses = lambda: None
+    driver._trimmer = LogTrimmer({}, "__marshal")
+    driver._trimmer._delete = lambda _, below: trimmed.append(below)
+    driver._trimmer.written(0, 20)
+    driver.failure = SnapshotMismatch("one of the two is wrong")
+    driver._turn()
+    assert trimmed == []
+    with pytest.raises(SnapshotMismatch):
+        driver.check_open()
+    driver.failure = DuplicateClientId("another process has its name")
+    driver.check_open()  # of what it lost, it is told by the claims
+    driver.failure = None
+    driver._turn()
+    assert trimmed == [19]
+
+
+def test_a_client_that_is_abandoned_sends_nothing_that_waited() -> None:
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    did: list[str] = []
+    driver.running = True
+    driver.claimant = SimpleNamespace(
+        stop_claiming=lambda _: did.append("stop"),
+        keep=lambda _: did.append("keep"),
+        take_appends=list,
+        take_notices=list,
+        leaving=False,
+    )
+    driver._writer = SimpleNamespace(purge=lambda: did.append("purge"), flush=lambda _: 0)
+    driver._thread = SimpleNamespace(join=lambda _: None)
+    driver.reader = SimpleNamespace(close=lambda: None)
+    driver.abandon()
+    assert did == ["stop", "purge", "keep"]

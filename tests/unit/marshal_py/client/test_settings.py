@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from marshal_py import Marshal
 from marshal_py.client.settings import ClientSettings, kafka_config
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.messages import MAX_ID_LENGTH, MAX_MEMBER_METADATA_BYTES
@@ -84,3 +85,10 @@ def test_brokers_have_two_names_and_the_users_dict_stays_as_it_is() -> None:
     for nothing in ("", "  ", {}, {"bootstrap.servers": 9092}):
         with pytest.raises(ConfigurationError, match=r"no 'bootstrap\.servers'"):
             kafka_config(nothing)
+
+
+@pytest.mark.parametrize(("wire", "digits"), [("msgpack", 16), ("text", 8)])
+def test_an_instance_has_an_id_as_its_version_has_it(wire: Any, digits: int) -> None:
+    ids = {Marshal("a:1", group_id="g", wire=wire).instance_id for _ in range(2)}
+    assert len(ids) == 2
+    assert all(len(found) == digits and int(found, 16) >= 0 for found in ids)

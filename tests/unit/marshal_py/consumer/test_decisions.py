@@ -14,14 +14,19 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from marshal_py.client.marshal import driver_of
+from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.consumer import at_most_once
 from marshal_py.consumer import iteration as iterating
 from marshal_py.consumer.assignor import Assignor, Decision
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.fetcher import FETCH
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
-from marshal_py.errors import DuplicateClientId, NotHeld
+from marshal_py.errors import (
+    ConfigurationError,
+    DeserializationFailed,
+    DuplicateClientId,
+    NotHeld,
+)
 from marshal_py.protocol.balance import Plan, Unit
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.events import MemberJoined
@@ -557,3 +562,65 @@ def test_a_client_that_has_failed_for_good_ends_the_loop(any_consumer: Any) -> N
     driver_of(any_consumer.marshal).failure = DuplicateClientId("another process has its name")
     with pytest.raises(DuplicateClientId):
         any_consumer.iteration.next_run(0.0)
+
+
+def test_a_loop_that_was_left_works_on_nothing_now() -> None:
+    made = consumer()
+    part = part_of(FakeClaim())
+    run = made.iteration.hand = run_of(part, 0, 1)
+    part.begin(run)
+    assert next(made.iteration.hand_out(run)).offset() == 0
+    assert made.in_use(part)
+    made.iteration.leave()
+    assert not made.in_use(part)
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_what_a_loop_comes_back_to_is_decoded_from_what_came(in_batches: bool) -> None:
+    core: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", decode=len)._core
+    part = part_of(FakeClaim())
+    run = Run(part, [Message(topic="t", partition=0, offset=o, value=b"abc") for o in (0, 1)])
+    part.begin(run)
+    core.iteration.hand = run
+    for _ in range(2):
+        core.iteration.enter(starts=False)
+        if in_batches:
+            made = core.iteration.take_batch(run)
+        else:
+            made = [core.iteration.deserialize(next(core.iteration.hand_out(run)))]
+        assert {message.value() for message in made} == {3}
+        core.iteration.leave()
+
+
+def test_of_a_batch_that_cannot_be_read_nothing_is_decoded() -> None:
+    core: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", decode=lambda v: int(v))._core
+    part = part_of(FakeClaim())
+    values = [b"1", b"2", b"no number"]
+    made = [Message(topic="t", partition=0, offset=n, value=v) for n, v in enumerate(values)]
+    run = core.iteration.hand = Run(part, made)
+    part.begin(run)
+    with pytest.raises(DeserializationFailed):
+        core.iteration.take_batch(run)
+    assert [message.value() for message in made] == values
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+def test_a_range_that_is_over_is_looked_at_when_its_last_message_is_done(mode: Any) -> None:
+    made, woken = consumer(mode), list[bool]()
+    made.iteration._wakeup = SimpleNamespace(wake=lambda: woken.append(True))
+    for is_over in (False, True):
+        part: Any = SimpleNamespace(acknowledge=lambda _: None, stage=Stage.ACTIVE, is_over=is_over)
+        made.iteration.acknowledge(part, 3)
+        assert bool(woken) is is_over
+
+
+def test_who_was_refused_a_client_frees_it_for_nobody() -> None:
+    marshal = Marshal("127.0.0.1:1", group_id="g")
+    first, second = (Consumer(marshal, topics="t")._core for _ in range(2))
+    first._attach()
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="another consumer runs with this Marshal"):
+            second._attach()
+        second._detach()
+    first._detach()
+    second._attach()

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
 
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from marshal_py.admin.connection import Connection
@@ -19,6 +20,7 @@ from marshal_py.dashboard.dead_letters import DeadLetterTopics
 from marshal_py.dashboard.log_follower import LogFollower
 from marshal_py.dashboard.operations import Operations
 from marshal_py.dashboard.replay import Replay
+from marshal_py.dashboard.subscribers import Subscriber
 from marshal_py.errors import AccessDenied, BrokerUnavailable, InvalidArgument, MarshalError
 from marshal_py.protocol.wire import text_wire
 
@@ -130,6 +132,43 @@ def test_so_many_pages_are_served_and_one_that_leaves_makes_room(
     monkeypatch.setattr(module, "MAX_PAGES", 0)
     answer = asking.get("/api/stream")
     assert (answer.status_code, answer.json()["error"]) == (503, "0 pages are open already")
+
+
+def test_a_page_that_was_too_slow_is_sent_everything(
+    follower: LogFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def subscribe(page: Subscriber) -> None:
+        sent = [("delta", b"1")] if not page.overrun else [("state", b"2"), None]
+        page.overrun = not page.overrun
+        for item in sent:
+            page.put(item)
+
+    monkeypatch.setattr(follower, "subscribe", subscribe)
+    text = pages(follower).get("/api/stream").text
+    assert text == "event: delta\ndata: 1\n\nevent: state\ndata: 2\n\n"
+
+
+def test_who_has_gone_by_the_time_of_their_turn_has_no_log_read_for_them(
+    follower: LogFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_disconnected(_: Request) -> bool:
+        return True
+
+    def fail(*_: object) -> bytes:
+        raise AssertionError("the log was read")
+
+    monkeypatch.setattr(Request, "is_disconnected", is_disconnected)
+    monkeypatch.setattr(Replay, "at", fail)
+    assert pages(follower).get("/api/at?t=1").status_code == 204
+
+
+def test_of_the_trail_the_latest_are_shown(
+    follower: LogFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Entry(str(n), n, "ann", "pause", "done") for n in (3, 2, 1)]
+    monkeypatch.setattr(AuditTrail, "entries", lambda _: found)
+    monkeypatch.setattr(module, "MAX_AUDIT", 2)
+    assert [entry["id"] for entry in pages(follower).get("/api/audit").json()] == ["3", "2"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,6 +102,18 @@ def test_while_the_log_is_being_read_nothing_is_said_of_it(path: str) -> None:
         answer = pages.get(f"/api/{path}")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json() == {"error": "the log is being read, 50% so far: ask again"}
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "first_ms", "known_ms"), [(1_000, 0, 1_000), (1_000, 500, 1_000), (1, 500, 500)]
+)
+def test_what_is_known_begins_where_the_log_does_and_not_before_what_was_read(
+    asked_ms: int, first_ms: int, known_ms: int
+) -> None:
+    follower: Any = f.LogFollower(Connection.of_servers("nowhere:1"))
+    follower.history_from_ms = asked_ms
+    follower.live = SimpleNamespace(first_ms=first_ms)
+    assert follower.known_from_ms() == known_ms
 
 
 def test_a_history_that_takes_too_long_to_read_is_shortened_once() -> None:

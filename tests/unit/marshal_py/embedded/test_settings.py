@@ -119,3 +119,16 @@ def test_postgres_is_ready_when_the_process_that_runs_says_so(tmp_path: Path) ->
         assert server._ready(here) == ready
     (data / "postmaster.pid").write_text("17\n")
     assert not server._ready(here)
+
+
+def test_mysql_is_ready_when_the_process_that_runs_says_so(tmp_path: Path) -> None:
+    """The log has that of its predecessors, too."""
+    nothing: Any = None
+    log = tmp_path / "log"
+    here = Installation(tmp_path, nothing, MySQLPrograms(("mysqld",), None), None, log, 3306)
+    server = EmbeddedMySQL()
+    assert not server._ready(here)
+    log.write_text("mysqld: ready for connections.\n")
+    assert server._ready(here)
+    here.log_start = log.stat().st_size
+    assert not server._ready(here)
