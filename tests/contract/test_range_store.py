@@ -71,6 +71,13 @@ def test_a_window_has_the_lowest_ids_in_order_with_their_contents(range_bench: R
     assert list(range_bench.store().read(ids[-1], 10).rows) == []
 
 
+def test_bounds_begin_below_ids_that_may_still_appear(range_bench: RangeBench) -> None:
+    """Whoever begins anew begins there: a row below that commits later would never come."""
+    drawn = roll_back(range_bench, 2)
+    insert(range_bench, 1)
+    assert range_bench.store().bounds().first <= drawn[0]
+
+
 def test_bounds_hold_every_id_that_was_drawn(range_bench: RangeBench) -> None:
     store = range_bench.store()
     ids = insert(range_bench, 3)

@@ -1453,4 +1453,28 @@ DATABASES: tuple[Noticed, ...] = (
             "self._there = False",
         ),
     ),
+    noticed(
+        "bounds in MariaDB begin below ids that may still appear",
+        f"{MY}.range",
+        "contract/test_range_store.py::test_bounds_begin_below_ids_that_may_still_appear[mariadb]",
+        ("MysqlRangeStore.bounds", "Bounds(min(1, lowest), ", "Bounds(lowest, "),
+    ),
+    noticed(
+        "bounds in PostgreSQL begin below ids that may still appear",
+        f"{PG}.range",
+        "contract/test_range_store.py::test_bounds_begin_below_ids_that_may_still_appear[postgres]",
+        ("PostgresRangeStore.bounds", "min(first, lowest)", "lowest"),
+    ),
+    noticed(
+        "the rows of all shards are published again",
+        f"{RUN}.replay",
+        "unit/harvest/runtime/test_replay.py::test_ids_of_both_ends_are_wanted_and_no_others",
+        ("_rows", "if config.shards > 1:", "if not config.shards:"),
+    ),
+    noticed(
+        "a replica of two databases is one of PostgreSQL",
+        "harvest.config.model",
+        "unit/harvest/config/test_config.py::test_ids_are_drawn_by_postgresql",
+        ("ReaperConfig._consistent_primary", ', self.primary.replica or ""):', "):"),
+    ),
 )

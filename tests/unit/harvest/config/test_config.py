@@ -471,6 +471,14 @@ def test_no_connection_string_is_shown() -> None:
         assert "hush" not in repr(parse(base + more))
 
 
+@pytest.mark.parametrize("named", ["database", "replica"])
+@pytest.mark.parametrize("other", ["sqlite:///x", "mysql://h/d", "mariadb://h/d"])
+def test_ids_are_drawn_by_postgresql(named: str, other: str) -> None:
+    given = {"database": "host=p", named: other}
+    with pytest.raises(ConfigurationError, match="both databases must be PostgreSQL"):
+        parse(f"{OURS}mode: range\nprimary: {given}\n")
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

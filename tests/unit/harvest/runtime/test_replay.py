@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from harvest.config.load import parse
+from harvest.config.model import ReaperConfig
 from harvest.core.interfaces.range_store import Window
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
@@ -89,12 +90,20 @@ class World:
         tables = SimpleNamespace(dead_letters=lambda _: letters)
         monkeypatch.setattr(module, "Checkpoints", lambda _: read)
         monkeypatch.setattr(module, "database", lambda _: tables)
-        monkeypatch.setattr(module, "make_range_store", lambda _: store)
+        self.shards: list[int] = []
+        """Of each table that was opened; with one, its rows are those of all."""
+
+        def make_range_store(config: ReaperConfig) -> Any:
+            self.shards.append(config.shards)
+            return store
+
+        monkeypatch.setattr(module, "make_range_store", make_range_store)
         monkeypatch.setattr(module, "make_archive", lambda _: self._archive())
 
     def ids(self, low: int, high: int, topic: str = "t") -> list[int]:
         """What a dry run would publish again: how many, and from where to where."""
         done = replay(SHARDED, Replay(low, high, topic, "into"), dry_run=True)
+        assert self.shards.pop() == 1
         return [done.rows, done.first_id or 0, done.last_id or 0]
 
     def _ids(self, low: int, high: int) -> frozenset[int]:
