@@ -3093,6 +3093,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("Names.seen", "set() if read_only else ", ""),
     ),
     noticed(
+        "who executes a SELECT in MariaDB may insert by a function",
+        f"{MY}.range",
+        "integration/harvest/databases/test_mariadb.py::test_a_select_whose_function_may_insert_is_no_reader",
+        ("", "CAST(trx_started AS CHAR), trx_is_read_only,", "CAST(trx_started AS CHAR), 1,"),
+    ),
+    noticed(
         "MariaDB is asked which transactions only read",
         f"{MY}.range",
         "integration/harvest/databases/test_mariadb.py::test_a_long_transaction_that_only_reads_keeps_no_gap_open",

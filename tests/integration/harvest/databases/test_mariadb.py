@@ -272,6 +272,38 @@ def test_a_long_transaction_that_only_reads_keeps_no_gap_open(
                 thread.join()
 
 
+def test_a_select_whose_function_may_insert_is_no_reader(mariadb_database: str) -> None:
+    """Read-only is what never inserts, whatever word the statement begins with."""
+    url = mariadb_database
+    with (
+        closing(MysqlRangeStore(url, "outbox")) as store,
+        connect(url, autocommit=True) as blocker,
+        connect(url, autocommit=True) as reader,
+    ):
+        store.init()
+        execute(blocker, "CREATE TABLE other ENGINE = InnoDB SELECT 1 AS id")
+        execute(
+            blocker,
+            "CREATE FUNCTION inserts() RETURNS INT DETERMINISTIC MODIFIES SQL DATA "
+            f"BEGIN DO GET_LOCK('here', 60); {insert('late')}; RETURN 1; END",
+        )
+        execute(blocker, "SELECT GET_LOCK('here', 0)")
+        begun = (reader, "SELECT inserts() FROM other")
+        thread = threading.Thread(target=execute, args=begun, daemon=True)
+        thread.start()
+        try:
+            while not execute(
+                blocker, "SELECT 1 FROM information_schema.processlist WHERE state = 'User lock'"
+            ):
+                assert thread.is_alive()
+            assert store.holders().running
+        finally:
+            execute(blocker, "SELECT RELEASE_LOCK('here')")
+            thread.join()
+        assert not store.holders().running
+        assert len(store.read(0, 10).rows) == 1
+
+
 def test_what_an_idle_transaction_draws_later_is_its_own(mariadb_database: str) -> None:
     url = mariadb_database
     with (
