@@ -141,9 +141,9 @@ class Consumer(OfOneProcess, Generic[V]):
     - `settings`: all else is for `Marshal`: `client_id`, `interval_ms`, `create_topics`, ...
 
     Raises `ConfigurationError` before anything touches the network; starting (`with`, or the first
-    iteration) raises `TopicMissing` and `BrokerUnavailable`; iterating raises what stops the client
-    for good, such as `DuplicateClientId`. Outages raise nothing: leases lapse, delivery stops, and
-    goes on when the brokers are back.
+    iteration) raises `TopicMissing`, `AccessDenied` and `BrokerUnavailable`; iterating raises what
+    stops the client for good, such as `DuplicateClientId`. Outages raise nothing: leases lapse,
+    delivery stops, and goes on when the brokers are back.
 
     One thread iterates; `ack`, `commit` and `close` are for any thread.
     """

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
+from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.admin_on_demand import AdminOnDemand
 from marshal_py.client.kafka_clients import patience
 from marshal_py.client.marshal import Marshal
@@ -81,7 +82,7 @@ class Topics:
     def discover_at_start(self, given_up: threading.Event) -> None:
         """Look for the topics.
 
-        Raises `TopicMissing`, naming what is close; `BrokerUnavailable`,
+        Raises `TopicMissing`, naming what is close; `AccessDenied`, `BrokerUnavailable`,
         `AuthenticationFailed`.
         """
         deadline = time.monotonic() + self._marshal.settings.connect_timeout_ms / 1000
@@ -96,6 +97,8 @@ class Topics:
                     raise errors.failure(error.args[0]) from None
         for topic in sorted(self._subscription.topics):
             if topic not in found:
+                if self._is_hidden(topic):
+                    raise denied(self._marshal.settings.kafka, topic, "Read")
                 known: dict[str, int] = {}
                 with contextlib.suppress(KafkaException):  # it would only say what is close
                     known = _counts(self._fetcher.list_topics(5.0))
@@ -109,6 +112,13 @@ class Topics:
             self._log.warning(
                 "%s: no topic matches %r yet", self._marshal.client_id, self._subscription.pattern
             )
+
+    def _is_hidden(self, topic: str) -> bool:
+        """Whether the brokers say that this client may not see a topic. Asked by name alone."""
+        with contextlib.suppress(KafkaException, KeyError):
+            error = self._fetcher.list_topics(5.0, topic).topics[topic].error
+            return error is not None and error.code() in REFUSED
+        return False
 
     def _ask_consumer(self, timeout_s: float) -> dict[str, int]:
         names = self._subscription.topics

@@ -3149,6 +3149,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a topic that this client may not see is not called missing",
+        f"{CONSUMER}.topics",
+        f"{OF_CONSUMER}/test_topics.py::test_a_topic_that_this_client_may_not_see_is_not_called_missing",
+        ("Topics.discover_at_start", "if self._is_hidden(topic):", "if False:"),
+    ),
+    noticed(
         "a topic is missing where nobody tells what is close",
         f"{CONSUMER}.topics",
         f"{OF_CONSUMER}/test_topics.py::test_a_topic_is_missing_also_where_nobody_tells_what_is_close_to_it",

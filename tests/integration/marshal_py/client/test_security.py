@@ -194,6 +194,19 @@ def test_a_consumer_is_told_of_a_wrong_password_as_well(
         consumer.start()
 
 
+def test_a_consumer_is_told_of_a_topic_that_it_may_not_see(
+    secure: SecureKafka, user: str, topic: str
+) -> None:
+    grant(secure, user, topic)
+    orders = f"orders.{next(_names)}"
+    create_topics(secure.config("admin", ADMIN_PASSWORD, mechanism="PLAIN"), topic=orders)
+    config = secure.config(user, PASSWORD)
+    consumer = Consumer(config, group_id="g", topics=orders, topic=topic)
+    with pytest.raises(AccessDenied) as refused:
+        consumer.start()
+    assert _names_the_way_out(str(refused.value), user, "Read", orders)
+
+
 def test_plaintext_against_tls_is_told_as_what_it_is(secure: SecureKafka, topic: str) -> None:
     config = {"bootstrap.servers": secure.server.bootstrap_servers}
     with pytest.raises(AuthenticationFailed, match="TLS listener"):

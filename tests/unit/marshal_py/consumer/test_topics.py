@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.topics import GONE_AFTER, Topics, describe
-from marshal_py.errors import TopicMissing
+from marshal_py.errors import AccessDenied, TopicMissing
 from marshal_py.protocol.subscription import Subscription
 
 
@@ -201,4 +201,17 @@ def test_a_topic_is_missing_also_where_nobody_tells_what_is_close_to_it() -> Non
 
     fakes._fetcher.list_topics = list_topics
     with pytest.raises(TopicMissing, match=r"topic 'a' does not exist$"):
+        topics.discover_at_start(threading.Event())
+
+
+def test_a_topic_that_this_client_may_not_see_is_not_called_missing() -> None:
+    """Whoever is told that would create it, and find that it is there."""
+    topics = looking(Kafka(), [])
+    fakes: Any = topics
+    fakes._marshal.settings = SimpleNamespace(connect_timeout_ms=1_000, kafka={})
+    hidden = SimpleNamespace(partitions={}, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    fakes._fetcher.list_topics = lambda _, topic=None: SimpleNamespace(
+        topics={} if topic is None else {topic: hidden}
+    )
+    with pytest.raises(AccessDenied, match="lacks Read on topic 'a'"):
         topics.discover_at_start(threading.Event())
