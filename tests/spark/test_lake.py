@@ -25,7 +25,7 @@ from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.spark.audit_tables import to_arrow
 from marshal_py.spark.lake.maintenance import maintain
 from marshal_py.spark.lake.report import render_lake
-from marshal_py.spark.lake.run import LakeRun
+from marshal_py.spark.lake.run import LakeRun, last_run, run_lake
 from marshal_py.spark.lake.sql import table_name, time_literal
 from marshal_py.spark.lake.tables import FOLDED, LAKE_TABLES, Lake
 from tests.spark.lake_world import BEGAN, DAY, OUTBOX, World
@@ -225,6 +225,15 @@ def test_a_day_that_was_not_final_is_written_again_and_tells_what_is_new(world: 
     assert world.rows("gold.outboxes", "rows", "records", "lost") == [(3, 3, 1)]
     # It is final, and nobody has brought the rows of `later` but those that there were.
     assert world.run(later).days == (str(later),)
+
+    def die(_done: LakeRun) -> None:
+        raise RuntimeError("planted")
+
+    ended = last_run(world.spark, world.lake.place)
+    with pytest.raises(RuntimeError, match="planted"):  # its tables are written, and nobody told
+        run_lake(world.spark, world.servers, world.lake.place, [DAY], world.settings, tell=die)
+    assert last_run(world.spark, world.lake.place) == ended
+    assert world.run(later).days == (str(DAY), str(later))
 
 
 def test_what_retention_and_compaction_leave(world: World) -> None:

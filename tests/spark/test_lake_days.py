@@ -1167,26 +1167,31 @@ def test_what_is_lost_is_not_known_where_nobody_has_brought_rows_since_the_day_e
 def test_a_day_is_written_again_by_the_first_run_that_can_say_more_of_it(
     spark: SparkSession,
 ) -> None:
-    def run(started: dt.datetime, *days: int) -> Values:
+    def begun(started: dt.datetime, *days: int) -> Values:
         written = " ".join(str(DAY + dt.timedelta(n)) for n in days)
         return {"started_at": started, "days": written, "day": started.date()}
+
+    def run(started: dt.datetime, *days: int) -> Values:
+        return begun(started, *days) | {"ended_at": started + dt.timedelta(1)}
 
     runs = [
         run(at(2), -1),  # in the night after it
         run(at(20), 0),  # before it was over
-        run(at(12, days=-3), -9),  # long after it
+        run(at(12, days=-3), -9, -10),  # long after them
+        begun(at(11, days=-3), -9),  # one was killed, and another one came to its end since
+        begun(at(1, days=-1), -10),  # what rows that had come late say was told by nobody
+        begun(at(1, days=-4), -4),
+        begun(at(20), 0),
         run(at(1, days=-7), -8),  # in its night, and a week later
         run(at(9, days=-1), -8),
         run(at(9, days=-1)),
         run(at(9, days=-1)) | {"days": None},  # of an earlier version
         run(at(9, days=-40), -40),
     ]
-    lag, groups = ([{"day": DAY + dt.timedelta(n)} for n in days] for days in ((-4, -40), (-4, 0)))
-    lake = cast(Lake, Tables(spark, gold__runs=runs, gold__lag=lag, gold__groups=groups))
+    lake = cast(Lake, Tables(spark, gold__runs=runs))
     found = [_days_again(spark, lake, at(hour), LakeSettings(), DAY) for hour in (24.9, 25, 49)]
     days = [sorted((day - DAY).days for day in each) for each in found]
-    # The run of -4 was killed before it was noted.
-    assert days == [[-4], [-4, -1, 0], [-4, -1, 0]]
+    assert days == [[-10, -4], [-10, -4, -1, 0], [-10, -4, -1, 0]]
 
 
 def test_a_day_whose_night_failed_is_written_by_the_next_run(spark: SparkSession) -> None:
@@ -1199,7 +1204,7 @@ def test_a_day_whose_night_failed_is_written_by_the_next_run(spark: SparkSession
         written = " ".join(str(DAY + dt.timedelta(n)) for n in noted)
         tables = Tables(
             spark,
-            gold__runs=[{"started_at": at(), "days": written, "day": DAY}],
+            gold__runs=[{"started_at": at(), "ended_at": at(), "days": written, "day": DAY}],
             bronze__coordination=some(-40, -9, -7),
             bronze__published=some(-6, -3),
             bronze__outbox_rows=some(-2, -1),
@@ -1220,7 +1225,7 @@ def test_a_day_is_written_again_when_more_is_known_of_its_rows(spark: SparkSessi
     """All days were written when, by the time alone, their last rows and records were in."""
     days = {n: DAY + dt.timedelta(n) for n in range(-14, -7)}
     written = " ".join(map(str, days.values()))
-    runs = [{"started_at": at(), "days": written, "day": DAY}]
+    runs = [{"started_at": at(), "ended_at": at(), "days": written, "day": DAY}]
 
     def again(
         rows: dict[int, int],

@@ -81,7 +81,7 @@ def _unread_h(spark: SparkSession, lake: Lake) -> float | None:
     """So long ago came what may not have been folded, hours; None: all of it.
 
     A stream reads each file that was added, also one that was compacted since then, or deleted. A
-    run that came to its end had read what was there when it began.
+    run that is noted had read what was there when it began.
     """
     ago = "timestampdiff(MINUTE, max(started_at), current_timestamp()) / 60.0D"
     found = lake.frame(spark, "gold.runs").selectExpr(ago).collect()[0][0]

@@ -38,7 +38,14 @@ SELECT day FROM {outboxes} WHERE arrays_overlap(split(unread, ' '), split('{publ
 those whose rows ask for a topic that was not read and is read now. Rows are counted by day alone:
 no column of theirs is read."""
 _OF_BRONZE: Final = ("bronze.coordination", "bronze.published", "bronze.outbox_rows")
-_OF_DAYS: Final = ("gold.outboxes", "gold.groups", "gold.lag", "gold.leadership")
+
+_NOTED: Final = """
+SELECT day, unix_micros(max(started_at)),
+  unix_micros(max(started_at) FILTER (WHERE ended_at IS NOT NULL))
+FROM (SELECT explode(split(days, ' ')) AS day, started_at, ended_at FROM {runs})
+WHERE day <> '' GROUP BY day
+"""
+"""When the last run with a day began, and the last that came to its end."""
 
 __all__ = ["LakeRun", "LakeSettings", "last_run", "run_lake"]
 
@@ -109,8 +116,8 @@ def run_lake(
     - `finish`: days that an earlier run may have left as they were when they were not over. They
       are written, too, but for those of which bronze has nothing any more. So are days that were
       written before their last rows could be judged, or had come, or while their records could
-      still come, and those among whose tables a run was killed.
-    - `tell`: called with what was done before that is noted. What it raises leaves such days to the
+      still come, and those that a run began to write, and did not come to its end.
+    - `tell`: called with what was done before that is noted. What it raises leaves the days to the
       next run.
 
     Killed at any moment and run again, it leaves no row out and has none twice; run again without
@@ -143,6 +150,9 @@ def run_lake(
         before = max(days, default=dt.date.min)
         again = {*finish, *_days_again(spark, lake, started, settings, before)} - {*days}
         days = sorted({*days, *days_left(spark, lake, again, late_days=settings.late_days)})
+        if days:
+            # Half of their tables may say soon what sends nobody to these days any more.
+            _note(spark, lake, started, days)
         gates: list[Expectation] = []
         for day in days:
             progress(f"deliveries and gold of {day}")
@@ -169,13 +179,13 @@ def run_lake(
             )
         done = LakeRun(tuple(map(str, days)), records, published, tuple(gates))
         tell(done)
-        _note(spark, lake, started, done)
+        _note(spark, lake, started, days, done)
     return done
 
 
 def last_run(spark: SparkSession, place: str) -> dt.datetime | None:
     """When the last run began that came to its end; None: there was none."""
-    runs = Lake.at(place).frame(spark, "gold.runs")
+    runs = Lake.at(place).frame(spark, "gold.runs").filter("ended_at IS NOT NULL")
     micros = runs.selectExpr("unix_micros(max(started_at))").collect()[0][0]
     return None if micros is None else _moment(micros)
 
@@ -185,17 +195,14 @@ def _days_again(
 ) -> set[dt.date]:
     """Days that no run has written since more could be said of them than the last one did.
 
-    Also those whose rows have come since, and those that have something and are noted by no run: it
-    was killed among their tables, or it failed before it began with a day that is before `before`.
+    Also those whose rows have come since, and those that no run has come to its end with: one was
+    killed among their tables, or failed before it began with a day that is before `before`.
     """
     since = now.date() - dt.timedelta(STILL_DAYS)
     recent = f"day >= {date_literal(since)}"
-    runs = lake.frame(spark, "gold.runs").filter(recent)
-    written = runs.selectExpr("explode(split(days, ' ')) AS written", "started_at")
-    last = written.groupBy("written").agg({"started_at": "max"})
-    found = last.filter("written <> ''").selectExpr("written", "unix_micros(`max(started_at)`)")
-    moments = {dt.date.fromisoformat(day): _moment(micros) for day, micros in found.collect()}
-    there = _days_of(spark, lake, _OF_DAYS, recent)
+    noted = spark.sql(_NOTED, runs=lake.frame(spark, "gold.runs").filter(recent)).collect()
+    moments = {dt.date.fromisoformat(day): _moment(at) for day, _, at in noted if at is not None}
+    there = {dt.date.fromisoformat(day) for day, began, at in noted if at != began}
     if moments:  # days before all that were written were asked of no run
         first = max(min(moments) + dt.timedelta(1), since)
         between = {first + dt.timedelta(n) for n in range((before - first).days)} - moments.keys()
@@ -214,7 +221,7 @@ def _days_again(
     for (day,) in spark.sql(query, rows=rows, outboxes=outboxes, looked=looked).collect():
         # Their records may be of the days after it, where they had no row.
         again |= {day + dt.timedelta(n) for n in range(settings.late_days + 1)} & moments.keys()
-    return again | there - moments.keys()
+    return again | there
 
 
 def _days_of(spark: SparkSession, lake: Lake, tables: Sequence[str], where: str) -> set[dt.date]:
@@ -236,16 +243,23 @@ def _moment(micros: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
 
 
-def _note(spark: SparkSession, lake: Lake, started: dt.datetime, done: LakeRun) -> None:
+def _note(
+    spark: SparkSession,
+    lake: Lake,
+    started: dt.datetime,
+    days: Sequence[dt.date],
+    done: LakeRun | None = None,
+) -> None:
+    """Note that a run begins with days, or, `done`, that it has come to its end with them."""
     row = (
         started,
-        dt.datetime.now(dt.UTC),
+        None if done is None else dt.datetime.now(dt.UTC),
         SCHEMA_VERSION,
         importlib.metadata.version("marshal-py"),
-        done.records,
-        done.published,
-        done.met,
-        " ".join(done.days),
+        None if done is None else done.records,
+        None if done is None else done.published,
+        None if done is None else done.met,
+        " ".join(map(str, days)),
         started.date(),
     )
     types = (

@@ -249,13 +249,13 @@ met bool whether it holds; false where nothing is known
         *columns_of(
             """
 started_at time when the run began
-ended_at time when its last table was written
+ended_at time when its last table was written; null: it begins with them
 schema_version int of the tables
 library text version of this library
-records int records of the coordination log that were new
-published int records of topics that were new
-met bool whether all expectations were met
-days text days whose tables it wrote, with spaces between; null: by an earlier version
+records int records of the coordination log that were new; null: it begins
+published int records of topics that were new, likewise
+met bool whether all expectations were met, likewise
+days text days whose tables it writes, with spaces between; null: by an earlier version
 """
         ),
         _DAY,

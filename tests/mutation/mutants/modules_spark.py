@@ -1244,8 +1244,7 @@ SPARK: tuple[Noticed, ...] = (
         "a day that a run has written since is final",
         f"{LAKE}.run",
         f"{DAYS}::test_a_day_is_written_again_by_the_first_run_that_can_say_more_of_it",
-        ("_days_again", '{"started_at": "max"}', '{"started_at": "min"}'),
-        ("_days_again", "max(started_at)", "min(started_at)"),
+        ("", "max(started_at) FILTER", "min(started_at) FILTER"),
     ),
     noticed(
         "what a run of the lake came to is told before it is noted",
@@ -1257,7 +1256,25 @@ SPARK: tuple[Noticed, ...] = (
         "a day among whose tables a run was killed is written again",
         f"{LAKE}.run",
         f"{DAYS}::test_a_day_is_written_again_by_the_first_run_that_can_say_more_of_it",
-        ("_days_again", "again | there - moments.keys()", "again"),
+        ("_days_again", "if at != began}", "if False}"),
+    ),
+    noticed(
+        "a day that a run has written before, and was killed with, is written again",
+        f"{LAKE}.run",
+        f"{DAYS}::test_a_day_is_written_again_by_the_first_run_that_can_say_more_of_it",
+        ("_days_again", "if at != began}", "if at is None}"),
+    ),
+    noticed(
+        "a run of the lake notes with which days it begins",
+        f"{LAKE}.run",
+        "spark/test_lake.py::test_a_day_that_was_not_final_is_written_again_and_tells_what_is_new",
+        ("run_lake", "            _note(spark, lake, started, days)\n", "            pass\n"),
+    ),
+    noticed(
+        "a run that only began is not the last one",
+        f"{LAKE}.run",
+        "spark/test_lake.py::test_a_day_that_was_not_final_is_written_again_and_tells_what_is_new",
+        ("last_run", '.filter("ended_at IS NOT NULL")', ""),
     ),
     noticed(
         "an archive that is not there is told as such",
