@@ -152,7 +152,7 @@ class DeadLetters:
         self._timeout_s = timeout_s
 
     def check(self, topics: set[str]) -> None:
-        """Look for the topics. Raises `TopicMissing`, `AccessDenied`, `BrokerUnavailable`."""
+        """Look for the topics. Raises `TopicMissing`, also for hidden ones; `BrokerUnavailable`."""
         try:
             # All of them: to ask for one by name would create it, on brokers that allow that.
             known = self._producer.list_topics(timeout=self._timeout_s).topics
@@ -163,8 +163,9 @@ class DeadLetters:
         for topic in sorted(topics):
             if topic not in known:
                 raise TopicMissing(
-                    f"the topic for dead letters, {topic!r}, does not exist: create it, or name "
-                    "another with dead_letter_topic"
+                    f"the topic for dead letters, {topic!r}, does not exist, or is "
+                    "hidden from this client: create it, or grant Write on it, or name another "
+                    "with dead_letter_topic"
                 )
 
     def send(self, topic: str, key: Any, value: Any, headers: list[tuple[str, bytes]]) -> None:

@@ -1702,6 +1702,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("start_at", "start // timedelta(milliseconds=1)", "start // timedelta(seconds=1)"),
     ),
     noticed(
+        "a topic of dead letters may be hidden, and not missing",
+        f"{CONSUMER}.dead_letters",
+        f"{OF_CONSUMER}/test_dead_letters.py::test_topics_are_looked_for_before_anything_is_handled",
+        ("DeadLetters.check", ", or grant Write on it", ""),
+    ),
+    noticed(
         "a producer of dead letters that failed for good is replaced",
         f"{CONSUMER}.dead_letters",
         f"{OF_CONSUMER}/test_dead_letters.py::test_a_producer_that_failed_for_good_is_replaced",
