@@ -1477,4 +1477,22 @@ DATABASES: tuple[Noticed, ...] = (
         "unit/harvest/config/test_config.py::test_ids_are_drawn_by_postgresql",
         ("ReaperConfig._consistent_primary", ', self.primary.replica or ""):', "):"),
     ),
+    noticed(
+        "who renews a slot makes a publication that is missing",
+        f"{RUN}.slot_changes",
+        "unit/harvest/runtime/test_slot_changes.py::test_a_publication_is_there_before_the_slot_and_goes_with_it",
+        ("renew_slot", "            source.create_publication()\n", ""),
+    ),
+    noticed(
+        "who switches to wal mode makes a publication",
+        f"{RUN}.slot_changes",
+        "unit/harvest/runtime/test_slot_changes.py::test_a_publication_is_there_before_the_slot_and_goes_with_it",
+        ("begin_slot", "        source.create_publication()\n", ""),
+    ),
+    noticed(
+        "a publication goes with its slot",
+        f"{RUN}.slot_changes",
+        "unit/harvest/runtime/test_slot_changes.py::test_a_publication_is_there_before_the_slot_and_goes_with_it",
+        ("drop_slot", "        source.drop_publication()\n", ""),
+    ),
 )

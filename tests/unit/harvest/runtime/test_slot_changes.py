@@ -181,6 +181,47 @@ def test_a_slot_that_begins_now_leaves_the_table_and_moves_the_checkpoint(
     assert at == END.lsn, "when the position is in the new slot, and no sooner"
 
 
+def test_a_publication_is_there_before_the_slot_and_goes_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a slot has from before its publication cannot be read."""
+    done: list[str] = []
+
+    class Made(Source):
+        slot = SimpleNamespace(state=lambda: None, drop=lambda: done.append("no slot"))
+        options = CONFIG.wal.options()
+
+        def create_publication(self) -> None:
+            done.append("publication")
+
+        def drop_publication(self) -> None:
+            done.append("no publication")
+
+        def has_table(self) -> bool:
+            return False
+
+        @contextlib.contextmanager
+        def new_slot(self) -> Iterator[tuple[WalPosition, None]]:
+            done.append("slot")
+            yield END, None
+
+        def close(self) -> None:
+            done.append("closed")
+
+    monkeypatch.setattr(module, "alone", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(module, "keep_source", lambda *_: None)
+    monkeypatch.setattr(module, "make_sink", lambda _: Sink(BEGIN))
+    monkeypatch.setattr(module, "make_wal_source", lambda _: Made())
+    module.renew_slot(CONFIG, publish_table=False)
+    assert done == ["publication", "no slot", "slot", "closed"]
+    done.clear()
+    assert module.begin_slot(CONFIG) == 0
+    assert done == ["publication", "no slot", "slot", "closed"]
+    done.clear()
+    module.drop_slot(CONFIG)
+    assert done == ["no slot", "no publication", "closed"]
+
+
 def test_rows_are_not_published_past_those_that_are_set_aside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
