@@ -187,7 +187,7 @@ class KnowingProducer(SlowProducer):
 def test_topics_are_looked_for_before_anything_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     made = letters(monkeypatch, KnowingProducer())
     made.check({"t.dlq"})
-    with pytest.raises(TopicMissing, match=r"'u\.dlq', does not exist, or is hidden .* grant Write"):
+    with pytest.raises(TopicMissing, match=r"'u\.dlq', does not exist, or is hidden .* grant"):
         made.check({"t.dlq", "u.dlq"})
     down = KnowingProducer(KafkaException(KafkaError(KafkaError._TRANSPORT)))
     with pytest.raises(BrokerUnavailable, match="within 1 s"):
