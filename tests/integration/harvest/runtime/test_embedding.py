@@ -83,11 +83,13 @@ class Listener(logging.Handler):
         self.lines.append((record.levelno, record.getMessage()))
 
 
-def test_the_events_and_the_logger_of_a_life(program: Program) -> None:
+def test_the_events_and_the_logger_of_a_life(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
     events: list[Event] = []
     heard, logger = Listener(), logging.Logger("mine")
     logger.addHandler(heard)
-    logging.getLogger("harvest").setLevel(logging.INFO)
+    caplog.set_level(logging.INFO, "harvest")
     harvest = Harvest(program.config, on_event=events.append, logger=logger, meter_interval_s=0.05)
     with harvest:
         program.insert(10)
