@@ -1495,4 +1495,14 @@ DATABASES: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_slot_changes.py::test_a_publication_is_there_before_the_slot_and_goes_with_it",
         ("drop_slot", "        source.drop_publication()\n", ""),
     ),
+    noticed(
+        "nobody writes into a partition of MariaDB that is about to go",
+        f"{MY}.partitions",
+        "integration/harvest/databases/test_mariadb_partitions.py::test_nobody_writes_between_the_last_look_at_a_partition_and_its_end",
+        (
+            "MysqlPartitions.drop",
+            '            self._execute(f"LOCK TABLES {self._name} WRITE")\n',
+            "",
+        ),
+    ),
 )

@@ -3296,4 +3296,14 @@ HARVESTERS: tuple[Noticed, ...] = (
             "max(given, default=_TRANSACTION_TIMEOUT_MS)",
         ),
     ),
+    noticed(
+        "a connection that is of no use is closed",
+        f"{HTTP}.endpoint",
+        "unit/harvest/sinks/test_http_exchange.py::test_a_connection_of_no_use_is_closed_when_the_next_is_made",
+        (
+            "HttpSink._connection",
+            "                return connection\n            connection.close()\n",
+            "                return connection\n",
+        ),
+    ),
 )

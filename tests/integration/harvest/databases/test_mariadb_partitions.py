@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pymysql
 import pytest
 
 from harvest.core.range_checkpoint import Position
@@ -16,9 +17,17 @@ from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.registry import database
 from harvest.errors import StoreUnavailable
 from harvest.maintenance.archive import ParquetArchive
-from harvest.maintenance.partitions import Extent, PartitionPlan, PartitionPolicy, carry_out, plan
+from harvest.maintenance.partitions import (
+    Extent,
+    Partition,
+    PartitionPlan,
+    PartitionPolicy,
+    carry_out,
+    plan,
+)
 from tests.integration.harvest.databases.test_mariadb import connect, execute
 
+LOCK_WAIT_TIMEOUT = 1205
 POLICY = PartitionPolicy(rows=100, ahead=2, retain_s=0)
 WHEN = dt.datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=dt.UTC)
 PARTITIONED = (
@@ -131,6 +140,30 @@ def test_other_rows_than_expected_or_somebody_in_the_way_keep_it(
     assert parts.drop(first, Extent(99, 1, 99))
     assert not parts.drop(first)
     assert ids(mariadb_database)[0] == 100
+
+
+def test_nobody_writes_between_the_last_look_at_a_partition_and_its_end(
+    parts: MysqlPartitions, mariadb_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that came in between would be dropped, and be in no archive."""
+    look_after(parts, 0)
+    fill(mariadb_database, 150)
+    first = parts.inventory().partitions[0]
+    expected = parts.extent(first)
+    refused = []
+
+    def look(partition: Partition) -> Extent:
+        with closing(connect(mariadb_database, autocommit=True)) as connection:
+            execute(connection, "SET SESSION lock_wait_timeout = 1")
+            try:
+                execute(connection, "UPDATE outbox SET kafka_value = 'late' WHERE id = 7")
+            except pymysql.MySQLError as error:
+                refused.append(error.args[0])
+        return MysqlPartitions.extent(parts, partition)
+
+    monkeypatch.setattr(parts, "extent", look)
+    assert parts.drop(first, expected)
+    assert refused == [LOCK_WAIT_TIMEOUT]
 
 
 def test_rows_of_no_partition_are_deleted_when_they_are_old_enough(

@@ -126,6 +126,35 @@ def test_a_connection_is_usable_for_a_while_after_it_was_used(
     assert not connection.usable, "its receiver may be about to close it"
 
 
+def test_a_connection_of_no_use_is_closed_when_the_next_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A receiver that ends each connection would cost a file descriptor for each message."""
+    made: list[Kept] = []
+
+    class Kept(Stream):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+        def get_extra_info(self, info: str) -> Any:
+            return None if info == "socket" else False
+
+    def connect(_: Deadline) -> Kept:
+        answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        made.append(Kept([answer]))
+        return made[-1]
+
+    sink = HttpSink(HttpEndpoint("http://h/"))
+    monkeypatch.setattr(sink, "_connect", connect)
+    for _ in range(3):
+        assert sink.send(Row(1, "t", b"k", b"v"), "key", 1) == Outcome(200)
+    assert [stream.closed for stream in made] == [True, True, False]
+    sink.close()
+    assert made[-1].closed
+
+
 def test_the_answer_to_head_has_no_body() -> None:
     answer, kept = exchange(Stream([b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"]), b"HEAD")
     assert (answer, kept) == (Answer(200, [(b"content-length", b"5")], b""), True)
