@@ -3742,4 +3742,50 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_decisions.py::test_who_was_refused_a_client_frees_it_for_nobody",
         ("ConsumerCore._detach", "if driver.consumer is self:", "if driver.consumer:"),
     ),
+    noticed(
+        "a file is no folder to write in",
+        "marshal_py.cli.folders",
+        "unit/marshal_py/cli/test_folders.py::test_a_file_needs_a_folder_and_is_none",
+        ("check_file", "file.parent.is_dir()", "file.parent.exists()"),
+    ),
+    noticed(
+        "beside Go who wants nothing gives up all",
+        f"{CONSUMER}.assignor_version1",
+        f"{OF_CONSUMER}/test_version1_assignor.py::test_who_wants_nothing_any_more_gives_up_one_after_the_other",
+        ("Version1Assignor._surplus", "most is not None and", "most and"),
+    ),
+    noticed(
+        "ids that are known are not forgotten",
+        f"{CONSUMER}.topics",
+        f"{OF_CONSUMER}/test_topics.py::test_ids_that_are_not_told_at_the_start_are_not_forgotten",
+        (
+            "Topics._find_ids",
+            "self.note_ids({name: topic.topic_id for name, topic in found.items()})",
+            "self.ids = {name: topic.topic_id for name, topic in found.items()}",
+        ),
+    ),
+    noticed(
+        "who has looked is in no hurry",
+        f"{CONSUMER}.topics",
+        f"{OF_CONSUMER}/test_topics.py::test_one_that_is_missing_is_looked_for_soon_and_the_others_in_their_time",
+        ("Topics._run", "                self._hurry.clear()\n", ""),
+    ),
+    noticed(
+        "a guard that cleans up is not broken off",
+        "marshal_py.embedded._guard",
+        "unit/marshal_py/embedded/test_guard.py::test_a_guard_that_cleans_up_is_not_broken_off",
+        ("main", "        signal.signal(signal.SIGTERM, signal.SIG_IGN)\n", ""),
+    ),
+    noticed(
+        "at most once workers find something to begin",
+        f"{CONSUMER}.handlers.tasks",
+        f"{OF_CONSUMER}/handlers/test_schedule.py::test_at_most_once_as_much_is_claimed_as_workers_can_begin",
+        ("Tasks.wants_more", "schedule.count - schedule.running <", "schedule.count <"),
+    ),
+    noticed(
+        "how a topic is shared is no claim of the past",
+        "marshal_py.dashboard.replay",
+        "unit/marshal_py/dashboard/test_replay.py::test_of_the_past_claims_are_shown_and_not_how_a_topic_is_shared",
+        ("Replay._replay", "agreement_of(key[1]) is not None or ", ""),
+    ),
 )

@@ -35,8 +35,9 @@ def test_a_file_needs_a_folder_and_is_none(tmp_path: Path) -> None:
     check_file("--out", tmp_path / "x.html")
     (tmp_path / "x.html").touch()
     check_file("--out", tmp_path / "x.html")
-    with pytest.raises(ConfigurationError, match=r"there is no folder .*/missing"):
-        check_file("--out", tmp_path / "missing" / "x.html")
+    for no_folder in ("missing", "x.html"):
+        with pytest.raises(ConfigurationError, match=rf"there is no folder .*/{no_folder}"):
+            check_file("--out", tmp_path / no_folder / "x.html")
     with pytest.raises(ConfigurationError, match="this is a folder"):
         check_file("--out", tmp_path)
 

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.client.structured_logs import Fields
-from marshal_py.consumer.topics import GONE_AFTER, Topics, describe
+from marshal_py.consumer.topics import GONE_AFTER, HURRY_S, Topics, describe
 from marshal_py.errors import AccessDenied, TopicMissing
 from marshal_py.protocol.subscription import Subscription
 
@@ -157,6 +157,37 @@ def test_who_waits_for_ids_goes_on_when_they_are_not_told() -> None:
     topics._find_ids()
     assert topics.ids_known.is_set()
     assert topics.ids == {}
+
+
+def test_ids_that_are_not_told_at_the_start_are_not_forgotten() -> None:
+    """A look at the topics may have come before it."""
+    topics = looking(Kafka(), [])
+    admin: Any = Described(a=(1, (0, 0)))
+    topics._admin = SimpleNamespace(get=lambda: admin, tells_ids=True)  # type: ignore[assignment]
+    topics.counts, topics.ids = {"a": 1}, {"a": b"known"}
+    topics._find_ids()
+    assert topics.ids == {"a": b"known"}
+
+
+def test_one_that_is_missing_is_looked_for_soon_and_the_others_in_their_time() -> None:
+    kafka, waits = Kafka(), list[float]()
+    topics = looking(kafka, [])
+    stopped = threading.Event()
+
+    class Hurry(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            if len(waits) > 3:
+                stopped.set()
+            return self.is_set()
+
+    topics._hurry, kafka.there = Hurry(), {"a": 4}
+    stopped.wait = lambda timeout=None: False  # type: ignore[method-assign]
+    topics._on_gone("a")
+    topics.start(stopped, lambda _: None)
+    topics._thread.join(10)
+    assert waits == [HURRY_S, 60, 60, 60]
+    assert not topics._hurry.is_set()
 
 
 @pytest.mark.parametrize(

@@ -151,3 +151,9 @@ def test_a_pause_is_told(client: Client) -> None:
     client.log.write(TextRecord(RELEASE_GROUP, 1, NOW_S, "i", "op", "g", "", 0, NOW_S + 9))
     client.log.view()
     assert client.assignor().decide(UNITS).paused
+
+
+def test_who_wants_nothing_any_more_gives_up_one_after_the_other(client: Client) -> None:
+    client.claimed("me", 1, instance="mine")
+    client.states = {UNITS[1]: ClaimState.HELD}
+    assert client.assignor(most=0).decide(UNITS).plan.give_up == UNITS[1]

@@ -12,7 +12,10 @@ from marshal_py.admin.cell_timeline import CellStatus, CellTimeline, TimelineEnt
 from marshal_py.admin.connection import Connection
 from marshal_py.dashboard import replay as module
 from marshal_py.dashboard.replay import KEPT, MAX_ENTRIES, Replay
+from marshal_py.protocol.messages import ClaimingPartition
+from marshal_py.protocol.slots import agreement_cell
 from marshal_py.protocol.world import World
+from tests.support.log_by_hand import LogByHand
 
 
 @pytest.fixture
@@ -71,3 +74,14 @@ def test_of_a_long_history_the_latest_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert found["standing"] == "a holds it."
     assert len(found["entries"]) == MAX_ENTRIES
     assert found["entries"][-1]["sentence"] == f"entry {MAX_ENTRIES}"
+
+
+def test_of_the_past_claims_are_shown_and_not_how_a_topic_is_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = LogByHand()
+    for cell in (("t", 3), agreement_cell("t")):
+        log.write(ClaimingPartition(2, "a", "a1", "g", 0, *cell, 1_000, -1))
+    monkeypatch.setattr(module, "read_world", lambda *_, **__: log.view())
+    document = json.loads(Replay(Connection.of_servers("nowhere:1")).at(7))
+    assert [(row["group"], row["topic"]) for row in document["rows"]] == [("g", "t")]

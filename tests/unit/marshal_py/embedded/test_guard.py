@@ -190,3 +190,20 @@ def test_ctrl_c_in_the_terminal_is_not_for_the_servers(guard: Guard, folder: Pat
     server = spawn(guard, folder, "exec sleep 600")
     os.kill(guard.pid, signal.SIGINT)
     assert guard.ask(op="poll", pid=server.pid) == {"code": None}
+
+
+def test_a_guard_that_cleans_up_is_not_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who ends it may do so twice."""
+    did: list[Any] = []
+    monkeypatch.setattr(signal, "signal", lambda *what: did.append(what))
+    monkeypatch.setattr(_guard, "process_control", lambda *_: None)
+    monkeypatch.setattr(_guard.Guard, "clean_up", lambda _: did.append("clean up"))
+    monkeypatch.setattr(sys, "argv", ["_guard.py", "/no/folder", "1"])
+
+    def serve(*_: object) -> None:
+        raise SystemExit(1)
+
+    monkeypatch.setattr(_guard, "serve", serve)
+    with pytest.raises(SystemExit):
+        _guard.main()
+    assert did[-2:] == [(signal.SIGTERM, signal.SIG_IGN), "clean up"]

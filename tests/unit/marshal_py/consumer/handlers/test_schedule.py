@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from marshal_py.consumer.handlers.options import HandlerOptions
 from marshal_py.consumer.handlers.schedule import Item, Ordering, PartitionId, Schedule
+from marshal_py.consumer.handlers.tasks import Tasks
 
 A: PartitionId = ("a", 0)
 B: PartitionId = ("b", 0)
@@ -473,3 +476,17 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+
+
+@pytest.mark.parametrize(("queued", "running", "more"), [(0, 2, True), (1, 2, True), (2, 2, False)])
+def test_at_most_once_as_much_is_claimed_as_workers_can_begin(
+    queued: int, running: int, more: bool
+) -> None:
+    """What waits beyond that is lost in a crash."""
+    core: Any = SimpleNamespace(delivery=SimpleNamespace(claims_messages=True))
+    workers: Any = None
+    tasks = Tasks(core, HandlerOptions(print, workers=2), workers)
+    for n in range(queued + running):
+        tasks.schedule.add(Item(("t", 0), n, None, 1), str(n))
+    assert len([tasks.schedule.next() for _ in range(running)]) == running
+    assert tasks.wants_more is more
