@@ -165,13 +165,8 @@ def test_a_log_that_is_read_anew_is_another_one_for_all_who_knew_the_last() -> N
         if len(was_caught_up) == 1:
             raise BrokerUnavailable("no answer")
 
-    driver._replay, driver._caught_up = replay, lambda: None
-    driver._stop = SimpleNamespace(is_set=lambda: False, wait=lambda _: None)
-    driver._writer = SimpleNamespace(start_over=lambda: None)
-    driver.reader = SimpleNamespace(observers=[observer])
-    driver.claimant = SimpleNamespace(
-        truncated=lambda _: None, take_appends=list, take_notices=list, leaving=False
-    )
+    of_a_lost_log(driver, replay, await_topic=lambda _: None)
+    driver.reader.observers.append(observer)
     driver._trimmer = LogTrimmer({}, "__marshal")
     driver._trimmer._delete = lambda _, below: trimmed.append(below)
     driver._trimmer.written(0, 20)
