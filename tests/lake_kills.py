@@ -2,11 +2,13 @@
 
     python -m tests.lake_kills [--kills 20] [--seed 1] [--s3] [--executors]
 
-Before each run the log and the published topic grow. A run is killed (SIGKILL, the JVM with it) at
-a random moment of its work; of three, one has another run beside it. In the end one run lives, and
-every table must have the rows of a lake that was written by one run alone. Exits with 1 if one has
-not. With `--s3` the lake is in a store that speaks S3 (moto, which `nox -s object_store` installs).
-With `--executors` each run has two executors in processes of their own, one of which is killed at a
+Before each run the log, the published topic and the outbox's archive grow; some rows are lost,
+come twice or late, or have no row in the archive, or late. A run is killed (SIGKILL, the JVM with
+it) at a random moment of its work; of three, one has another run beside it, and every other one a
+`harvest lake`. In the end one of each lives, and every table must have the rows of a lake that was
+written by one alone, and say of the outbox what was done to it. Exits with 1 if one has not. With
+`--s3` the lake is in a store that speaks S3 (moto, which `nox -s object_store` installs). With
+`--executors` each run has two executors in processes of their own, one of which is killed at a
 random moment as well; half of the runs must then come to their end without it.
 """
 
@@ -22,16 +24,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from harvest.spark.lake import add_archive
 from marshal_py.cli.exit_codes import FINDING
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.spark.lake.run import run_lake
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 from marshal_py.spark.session import spark_session
-from tests.spark.lake_world import DAY, Traffic, World
+from tests.spark.lake_world import DAY, OUTBOX, Traffic, World
 from tests.support.s3 import BUCKET, s3_settings
 from tests.support.spark_commands import EXECUTOR, QUICK, environment_for_spark
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
@@ -43,14 +47,18 @@ _EXECUTORS = ["--master", "local-cluster[2,1,1024]"]
 _NOT_COMPARED = {"gold.runs", "bronze.outbox_looks", "silver.fold"}
 """Each run has its row; the fold's state has the order in which it learned of things."""
 _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
+_TOMORROW = 8_640_000
+"""The id of a row of the day after: all rows of the day have been looked for."""
 
 
 class Run:
-    """`marshal lake run` as a process of its own. `working`: it has begun to work, or has ended."""
+    """A command as a process of its own. `working`: `lake run` has begun to work, or has ended."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], environment: dict[str, str], program: str = "marshal_py"
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "marshal_py.cli", *command],
+            [sys.executable, "-m", f"{program}.cli", *command],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -100,25 +108,82 @@ class Run:
         return code
 
 
-def grow(traffic: Traffic, script: Script, choose: random.Random, ids: int) -> int:
-    """More of the log, and more records, some of them twice; return the next id."""
+class Outbox:
+    """Rows, and what becomes of them."""
+
+    def __init__(self, traffic: Traffic, choose: random.Random) -> None:
+        self._traffic, self._choose = traffic, choose
+        self._next = 0
+        self._unpublished: list[int] = []
+        self._unarchived = [_TOMORROW]
+        self._archived: set[int] = set()
+        self._published: Counter[int] = Counter()
+        self.late: set[int] = set()
+        """Ids of those whose record, or row, came later: they may have been a finding."""
+
+    def command(self) -> list[str]:
+        """The words of `harvest` for a look for rows."""
+        archive = str(self._traffic.at / "archive")
+        words = ["lake", "--lake", self._traffic.lake.place, "--outbox", OUTBOX]
+        return [*words, "--parquet", archive]
+
+    def grow(self) -> None:
+        """More rows, and those that were late."""
+        late, self._unpublished = self._unpublished, []
+        archive, self._unarchived = self._unarchived, []
+        publish: list[int] = []
+        count = self._choose.randrange(1, 50)
+        for id in range(self._next, self._next + count):
+            fate = self._choose.choices(
+                ("arrives", "lost", "twice", "late", "archived late", "not archived"),
+                (10, 1, 1, 1, 1, 1),
+            )[0]
+            if fate == "late":
+                self._unpublished.append(id)
+            elif fate != "lost":
+                publish += [id] * (2 if fate == "twice" else 1)
+            if fate == "archived late":
+                self._unarchived.append(id)
+            elif fate != "not archived":
+                archive.append(id)
+        self._next += count
+        self.late |= {*self._unpublished, *self._unarchived}
+        self._traffic.publish(*publish)
+        self._traffic.publish(*late, days_later=self._choose.randrange(2))
+        if archive:
+            self._traffic.archive(archive)
+        self._published.update(publish + late)
+        self._archived |= {*archive} - {_TOMORROW}
+
+    def counts(self) -> tuple[int, ...]:
+        """What gold has to say of the day: `COUNTS`."""
+        published, archived = self._published.keys(), self._archived
+        records = self._published.total()
+        return (
+            *(len(archived), len(archived & published), records, len(archived - published), 0),
+            *(len(published - archived), records - len(published), 0),
+        )
+
+
+COUNTS = ("rows", "delivered", "records", "lost", "pending", "unexpected", "duplicated", "altered")
+
+
+def grow(traffic: Traffic, script: Script) -> None:
+    """More of the log."""
     since = len(script.records)
     life(script)
     script.wait(2_500)
     traffic.coordinate(script, since=since)
-    count = choose.randrange(1, 50)
-    traffic.publish(*range(ids, ids + count))
-    if choose.random() < 0.3:
-        traffic.publish(ids)
-    return ids + count
 
 
-def tables(world: World, place: str) -> dict[str, list[tuple[Any, ...]]]:
-    """The rows of a lake, without the moments at which it came to them."""
+def tables(world: World, place: str, late: Collection[int]) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of a lake, without the moments at which it came to them, nor what held for a while:
+    findings of rows whose other half came `late`."""
     lake, found = Lake.at(place), {}
     for table in LAKE_TABLES.keys() - _NOT_COMPARED:
         frame = lake.frame(world.spark, table).drop(*_MOMENTS.get(table, ()))
-        found[table] = sorted((tuple(row) for row in frame.collect()), key=repr)
+        rows = [row for row in frame.collect() if table != "gold.findings" or row["id"] not in late]
+        found[table] = sorted((tuple(row) for row in rows), key=repr)
     return found
 
 
@@ -146,13 +211,17 @@ def main() -> int:
         if asked.s3:
             traffic.lake = Lake.at(f"s3a://{BUCKET}/lake")
         command = traffic.command() + (_EXECUTORS if asked.executors else [])
-        script, ids, longest_s = Script(), 0, 60.0
+        outbox = Outbox(traffic, choose)
+        script, longest_s = Script(), 60.0
         killed = executors = 0
         for number in range(asked.kills):
-            ids = grow(traffic, script, choose, ids)
+            grow(traffic, script)
+            outbox.grow()
             runs = [Run(command, environment)]
             if choose.random() < 0.33:
                 runs.append(Run(command, environment))
+            if choose.random() < 0.5:
+                runs.append(Run(outbox.command(), environment, "harvest"))
             runs[0].working.wait()
             began, patience_s = time.monotonic(), choose.uniform(0.0, 1.2 * longest_s)
             goes_on = False
@@ -171,18 +240,30 @@ def main() -> int:
             if goes_on and len(runs) == 1 and codes[0] not in (0, FINDING):
                 print(f"it did not outlive an executor:\n{''.join(runs[0].said)}", flush=True)
                 return 1
-        last = Run(command, environment)
-        code = last.wait(PATIENCE_S)
-        if code not in (0, FINDING):
-            print(f"the last run ended with {code}:\n{''.join(last.said)}", flush=True)
-            return 1
+        for words, program, wanted_codes in (
+            (outbox.command(), "harvest", (0,)),
+            (command, "marshal_py", (0, FINDING)),
+        ):
+            last = Run(words, environment, program)
+            code = last.wait(PATIENCE_S)
+            if code not in wanted_codes:
+                print(f"the last {program} ended with {code}:\n{''.join(last.said)}", flush=True)
+                return 1
         spark = spark_session(
             "lake kills", master="local[2]", delta=True, s3=asked.s3, settings=QUICK | settings
         )
         world = World(spark, *where)
         oracle = str(Path(folder) / "oracle")
+        add_archive(world.spark, oracle, OUTBOX, str(traffic.at / "archive"))
         run_lake(world.spark, world.servers, oracle, [DAY], world.settings)
-        found, wanted = tables(world, traffic.lake.place), tables(world, oracle)
+        found, wanted = (
+            tables(world, place, outbox.late) for place in (traffic.lake.place, oracle)
+        )
+        of_day = Lake.at(oracle).frame(spark, "gold.outboxes").filter(f"day = DATE '{DAY}'")
+        said = [tuple(row) for row in of_day.select(*COUNTS).collect()]
+        if said != [outbox.counts()]:
+            print(f"of the outbox gold says {said} ({COUNTS}), not {outbox.counts()}", flush=True)
+            return 1
         wrong = 0
         for table in sorted(wanted):
             different = len(set(map(repr, found[table])) ^ set(map(repr, wanted[table])))
