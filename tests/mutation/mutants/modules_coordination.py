@@ -3788,4 +3788,20 @@ COORDINATION: tuple[Noticed, ...] = (
         "unit/marshal_py/dashboard/test_replay.py::test_of_the_past_claims_are_shown_and_not_how_a_topic_is_shared",
         ("Replay._replay", "agreement_of(key[1]) is not None or ", ""),
     ),
+    noticed(
+        "a hook thread that was closed ends",
+        f"{CLIENT}.hooks",
+        f"{OF_CLIENT}/test_hooks.py::test_who_has_closed_it_leaves_no_thread",
+        ("HookThread.close", "        self._hooks.put(None)\n", ""),
+    ),
+    noticed(
+        "a broker that is started again is not alone",
+        "marshal_py.embedded.kafka",
+        "unit/marshal_py/embedded/test_kafka.py::test_one_of_three_that_is_started_again_is_ready_when_it_is_known_beside_the_others",
+        (
+            "EmbeddedKafka._knows",
+            "expected <= set(metadata.brokers)",
+            "expected == set(metadata.brokers)",
+        ),
+    ),
 )

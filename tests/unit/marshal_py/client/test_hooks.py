@@ -76,3 +76,11 @@ def test_who_never_called_one_has_no_thread_to_wait_for(hooks: HookThread) -> No
     before = threading.active_count()
     hooks.close(0.0)
     assert threading.active_count() == before
+
+
+def test_who_has_closed_it_leaves_no_thread(hooks: HookThread) -> None:
+    hooks.start()
+    thread = hooks._thread
+    assert thread is not None
+    hooks.close(WAIT_S)
+    assert not thread.is_alive()

@@ -139,3 +139,12 @@ def test_only_that_a_topic_is_not_there_is_fine_where_it_is_deleted(
                 found.delete_topic("orders")
         else:
             found.delete_topic("orders")
+
+
+def test_one_of_three_that_is_started_again_is_ready_when_it_is_known_beside_the_others(
+    admin: Admin,
+) -> None:
+    admin.brokers = {1, 2, 3}
+    with EmbeddedKafka(3, timeout_s=60) as kafka:
+        assert kafka._knows(admin, {2})  # type: ignore[arg-type]
+        assert not kafka._knows(admin, {2, 4})  # type: ignore[arg-type]
