@@ -1505,4 +1505,50 @@ DATABASES: tuple[Noticed, ...] = (
             "",
         ),
     ),
+    noticed(
+        "rows that are found published are counted",
+        f"{RUN}.mark_leader",
+        "unit/harvest/runtime/test_mark_leader.py::test_rows_that_were_published_already_are_counted",
+        ("MarkLeader._clear", "leadership.stats.found_published += found", "pass"),
+    ),
+    noticed(
+        "a standby that ends closes what it had connected",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_a_standby_that_ends_closes_what_it_had_connected",
+        ("Harvester._end", "            self._spare.close()", "            pass"),
+    ),
+    noticed(
+        "a checkpoint of mark mode rests on a place in the log",
+        f"{RUN}.parts",
+        "unit/harvest/runtime/test_parts.py::test_checkpoints_rest_on_a_place_in_the_log_where_there_are_any",
+        (
+            "make_mark_tools",
+            'exact=config.delivery == "transactional"',
+            'exact=config.delivery != "transactional"',
+        ),
+    ),
+    noticed(
+        "a listener notices a dead network",
+        f"{DB}.registry",
+        "unit/harvest/databases/test_registry.py::test_a_listener_notices_a_dead_network_as_the_others_do",
+        ("_Postgres.listener", "self.mark_store(table).conninfo", "self._conninfo"),
+    ),
+    noticed(
+        "no row of a table overtakes one that is set aside when a slot is renewed",
+        f"{RUN}.slot_changes",
+        "unit/harvest/runtime/test_slot_changes.py::test_nothing_is_changed_while_rows_are_set_aside",
+        ("renew_slot", "            refuse_dead_letters(config)\n", "            pass\n"),
+    ),
+    noticed(
+        "wal mode is not left while rows are set aside that only it puts back",
+        f"{RUN}.slot_changes",
+        "unit/harvest/runtime/test_slot_changes.py::test_nothing_is_changed_while_rows_are_set_aside",
+        ("leave_slot", "    if count:\n", "    if count < 0:\n"),
+    ),
+    noticed(
+        "who is alone keeps to the heartbeat of the harvesters",
+        f"{RUN}.checkpoints",
+        "unit/harvest/runtime/test_checkpoints.py::test_a_claim_that_is_let_go_of_in_time_is_had",
+        ("alone", "        interval_ms=config.coordination.interval_ms,\n", ""),
+    ),
 )

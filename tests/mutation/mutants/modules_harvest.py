@@ -3306,4 +3306,10 @@ HARVESTERS: tuple[Noticed, ...] = (
             "                return connection\n",
         ),
     ),
+    noticed(
+        "who resumes what was not paused is told so as JSON, too",
+        f"{CLI}.pause",
+        "unit/harvest/cli/test_pause.py::test_a_resume_says_whether_there_was_a_pause",
+        ("resume", '"was_paused": was_paused', '"was_paused": True'),
+    ),
 )

@@ -115,3 +115,4 @@ def test_a_resume_says_whether_there_was_a_pause(admin: Admin, config: str) -> N
     }
     admin.was_paused = False
     assert run("resume", "-c", config)[:2] == (0, "shop was not paused\n")
+    assert json.loads(run("resume", "-c", config, "--json")[1])["was_paused"] is False

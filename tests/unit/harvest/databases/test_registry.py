@@ -12,6 +12,7 @@ from harvest.core.table_name import TableName
 from harvest.core.wal_options import WalOptions
 from harvest.databases.mysql.mark import MysqlMarkStore
 from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.notify import PostgresListener
 from harvest.databases.registry import database, database_of_data_source
 from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.errors import ConfigurationError
@@ -69,6 +70,14 @@ def test_what_is_put_back_in_wal_mode_is_what_its_source_reads(prefix: str | Non
 def test_the_scheme_says_which_database_it_is(source: str, kind: type) -> None:
     for found in (database(source), database_of_data_source(source)):
         assert type(found.mark_store(TABLE)) is kind
+
+
+def test_a_listener_notices_a_dead_network_as_the_others_do() -> None:
+    """It sends nothing: without keep-alives it would wait for ever for what does not come."""
+    listener = database("postgresql://h/d").listener(TableName.parse("outbox"))
+    assert isinstance(listener, PostgresListener)
+    given = conninfo_to_dict(listener._conninfo)
+    assert (given["host"], given["dbname"], given["keepalives_idle"]) == ("h", "d", "10")
 
 
 def test_a_person_may_give_settings_of_the_server_as_goharvest_reads_them() -> None:

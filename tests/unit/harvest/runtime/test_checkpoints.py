@@ -112,6 +112,8 @@ def test_a_claim_that_is_let_go_of_in_time_is_had(
         def __init__(self, *_: Any, **settings: Any) -> None:
             super().__init__(self)
             assert settings["group_id"] == "g"
+            its = CONFIG.coordination
+            assert (settings["interval_ms"], settings["topic"]) == (its.interval_ms, its.topic)
 
         def try_claim(self, topic: str, partition: int) -> object | None:
             asked.append((topic, partition))

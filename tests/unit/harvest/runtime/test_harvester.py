@@ -301,6 +301,23 @@ def test_stopping_before_the_election(bench: Bench) -> None:
     assert bench.events == []
 
 
+def test_a_standby_that_ends_closes_what_it_had_connected(bench: Bench) -> None:
+    closed = threading.Semaphore(0)
+
+    class Closing(MemoryMarkStore):
+        def close(self) -> None:
+            closed.release()
+            super().close()
+
+    bench.candidacy.refuse = True
+    tools = bench.tools(lambda: Closing(bench.table))
+    bench.harvester = Harvester(bench.candidacy, tools, warm_standby=True)
+    with bench.running():
+        assert bench.candidacy.stands.wait(WAIT_S)
+    assert closed.acquire(blocking=False)
+    assert closed.acquire(blocking=False)
+
+
 def test_a_missing_table_is_told_at_once(bench: Bench) -> None:
     class Missing(MemoryMarkStore):
         def connect(self) -> None:

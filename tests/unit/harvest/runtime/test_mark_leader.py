@@ -64,6 +64,18 @@ def test_a_mark_is_good_for_what_is_left_of_the_lease() -> None:
     assert store.valid_ms == [300.0]
 
 
+def test_rows_that_were_published_already_are_counted() -> None:
+    class Cleared(Store):
+        def clear(self, checkpoint: Checkpoint) -> int:
+            return checkpoint.high_id
+
+    made = leader(Lease(True), store=Cleared())
+    for high_id in (3, 0, 2):
+        action = m.Clear(Checkpoint(1, Term.of(1), 0, 1, high_id))
+        assert made._clear(action) == m.Cleared()
+    assert made._leadership.stats.found_published == 5
+
+
 class Letters:
     """A table of dead letters with one key that waits."""
 

@@ -44,6 +44,15 @@ def sink(made: ReaperConfig, name: str | None = None) -> Any:
     return module.make_sink(made, name)
 
 
+@pytest.mark.parametrize(("delivery", "exact"), [("transactional", True), ("idempotent", False)])
+def test_checkpoints_rest_on_a_place_in_the_log_where_there_are_any(
+    delivery: str, *, exact: bool
+) -> None:
+    tools = module.make_mark_tools(config(f"delivery: {delivery}"))
+    assert tools.guard is not None
+    assert tools.guard._exact is exact
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [

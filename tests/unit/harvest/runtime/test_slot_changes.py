@@ -238,6 +238,17 @@ def test_rows_are_not_published_past_those_that_are_set_aside(
     assert closed == ["closed", "closed"]
 
 
+def test_nothing_is_changed_while_rows_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = SimpleNamespace(count=lambda: 1, close=lambda: None)
+    monkeypatch.setattr(module, "alone", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(module, "make_dead_letters", lambda _: letters)
+    monkeypatch.setattr(module, "make_wal_source", lambda _: pytest.fail("the slot is changed"))
+    with pytest.raises(ConfigurationError, match="1 dead letters, behind which rows"):
+        module.renew_slot(CONFIG, publish_table=True)
+    with pytest.raises(ConfigurationError, match="1 dead letters, which only wal mode puts back"):
+        module.leave_slot(CONFIG, None)
+
+
 @pytest.mark.parametrize(
     ("found", "refused", "goes_on"),
     [
