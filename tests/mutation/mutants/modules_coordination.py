@@ -3804,4 +3804,10 @@ COORDINATION: tuple[Noticed, ...] = (
             "expected == set(metadata.brokers)",
         ),
     ),
+    noticed(
+        "a killed PostgreSQL leaves no shared memory",
+        "marshal_py.embedded._guard",
+        "unit/marshal_py/embedded/test_guard.py::test_shared_memory_of_a_killed_postgresql_goes_with_its_folder",
+        ("Guard.clean_up", "release_shared_memory(path)", "pass"),
+    ),
 )

@@ -207,3 +207,31 @@ def test_a_guard_that_cleans_up_is_not_broken_off(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SystemExit):
         _guard.main()
     assert did[-2:] == [(signal.SIGTERM, signal.SIG_IGN), "clean up"]
+
+
+def test_shared_memory_of_a_killed_postgresql_goes_with_its_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It outlives the process, and its file tells which it is."""
+    released: list[Path] = []
+
+    def release(path: Path) -> None:
+        assert path.exists(), "before the folder goes"
+        released.append(path)
+
+    monkeypatch.setattr(_guard, "release_shared_memory", release)
+    made = _guard.Guard(folder)
+    told = {
+        "argv": ["/bin/sleep", "600"],
+        "env": {},
+        "cwd": str(folder),
+        "log": str(folder / "log"),
+    }
+    for name in ("postmaster.pid", None):
+        if name is not None:
+            (folder / name).touch()
+        made.spawn({**told, "postmaster_pid": name and str(folder / name)})
+    made.clean_up()
+    assert released == [folder / "postmaster.pid"]
+    assert all(server.poll() == -signal.SIGKILL for server in made.servers.values())
+    assert not folder.exists()
