@@ -3312,4 +3312,16 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/cli/test_pause.py::test_a_resume_says_whether_there_was_a_pause",
         ("resume", '"was_paused": was_paused', '"was_paused": True'),
     ),
+    noticed(
+        "of two databases both are checked",
+        f"{CLI}.check",
+        "unit/harvest/cli/test_check.py::test_of_two_databases_both_are_looked_at",
+        ("report", "findings += ids.check()", "pass"),
+    ),
+    noticed(
+        "the table of ids is made in the primary",
+        f"{CLI}.init",
+        "unit/harvest/cli/test_init.py::test_with_two_databases_the_table_of_ids_is_made_in_the_primary",
+        ("init", "            ids.init()", "            pass"),
+    ),
 )

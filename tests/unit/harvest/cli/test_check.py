@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from harvest.cli import check
 from harvest.cli.app import app
+from harvest.cli.outbox import Outbox
 from harvest.core.interfaces.mark_store import Finding
 from harvest.core.range_checkpoint import Position
 from harvest.core.table_name import TableName
@@ -24,6 +25,19 @@ from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
 
 OUTBOX = TableName(("outbox",))
+
+
+class Ids:
+    """The table of ids of a primary, which is not there."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def check(self) -> list[Finding]:
+        return [Finding("ids", "error", "outbox_ids does not exist in the primary")]
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class World:
@@ -206,3 +220,13 @@ def test_positions_that_cannot_be_read_make_a_dry_run_fail(
     code, said = world.run("reap", "--dry-run", "-c", str(world.config))
     assert code == 1
     assert "error   position   no broker" in said
+
+
+def test_of_two_databases_both_are_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.init()
+    ids = Ids()
+    monkeypatch.setattr(Outbox, "ids_in_primary", lambda _: ids)
+    report = world.report(1)
+    assert [f["subject"] for f in report["findings"] if f["level"] == "error"] == ["ids"]
+    assert "backlog_rows" not in report
+    assert ids.is_closed

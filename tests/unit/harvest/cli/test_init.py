@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,6 +70,16 @@ def test_range_mode_has_a_table_of_positions(url: str) -> None:
     }
     assert columns(url, "other_positions")
     assert "leader_id" not in columns(url, "other")
+
+
+def test_with_two_databases_the_table_of_ids_is_made_in_the_primary(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    ids = SimpleNamespace(init=lambda: done.append("init"), close=lambda: done.append("close"))
+    monkeypatch.setattr(Outbox, "ids_in_primary", lambda _: ids)
+    init("-d", url)
+    assert done == ["init", "close"]
 
 
 def test_bytes_are_asked_for(url: str) -> None:
