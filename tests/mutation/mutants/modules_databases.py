@@ -1551,4 +1551,26 @@ DATABASES: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_checkpoints.py::test_a_claim_that_is_let_go_of_in_time_is_had",
         ("alone", "        interval_ms=config.coordination.interval_ms,\n", ""),
     ),
+    noticed(
+        "who ends waits for no delivery before a read that does not come",
+        f"{RUN}.leadership",
+        "unit/harvest/runtime/test_leadership.py::test_who_ends_reads_no_more_and_waits_for_no_delivery_before",
+        (
+            "Leadership.wait_for_rows",
+            "while deliveries is not None and not self._hurry.is_set():",
+            "while deliveries is not None:",
+        ),
+    ),
+    noticed(
+        "a relay that ends lets go of its destinations",
+        f"{RUN}.relay_leader",
+        "unit/harvest/runtime/test_relay_leader.py::test_all_that_a_relay_was_connected_with_is_closed",
+        ("RelayTools.close", "            sink.close()", "            pass"),
+    ),
+    noticed(
+        "what deletes rows in wal mode is closed",
+        f"{RUN}.wal_leader",
+        "unit/harvest/runtime/test_wal_leader.py::test_all_that_a_leader_was_connected_with_is_closed",
+        ("WalTools.close", "(self.source, self.purger, ", "(self.source, "),
+    ),
 )

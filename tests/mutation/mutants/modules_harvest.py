@@ -3324,4 +3324,14 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/cli/test_init.py::test_with_two_databases_the_table_of_ids_is_made_in_the_primary",
         ("init", "            ids.init()", "            pass"),
     ),
+    noticed(
+        "of a file of an archive that is not what it should be nothing is left",
+        "harvest.maintenance.archive",
+        "unit/harvest/maintenance/test_archive.py::test_of_a_file_that_is_not_what_it_should_be_nothing_is_left",
+        (
+            "ParquetArchive._write",
+            "                draft.unlink()\n            raise",
+            "                pass\n            raise",
+        ),
+    ),
 )

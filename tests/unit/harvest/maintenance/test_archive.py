@@ -140,3 +140,14 @@ def test_what_is_set_aside_is_in_the_file_and_is_not_read_as_published(tmp_path:
     later = ParquetArchive(tmp_path, "outbox")
     assert [row["id"] for row in later.read(0, 99)] == [1, 3]
     later.keep(PARTITION, Store())  # type: ignore[arg-type]  # it is there already
+
+
+def test_of_a_file_that_is_not_what_it_should_be_nothing_is_left(tmp_path: Path) -> None:
+    class More(Store):
+        def extent(self, partition: Partition) -> Extent:
+            del partition
+            return Extent(4, 1, 4)
+
+    with pytest.raises(ArchiveError, match="has 3 rows, ids 1 to 3, and the partition 4 rows"):
+        ParquetArchive(tmp_path, "outbox").keep(PARTITION, More())  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []

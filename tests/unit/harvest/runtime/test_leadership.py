@@ -214,3 +214,11 @@ def test_for_how_long_it_has_not_worked(monkeypatch: pytest.MonkeyPatch) -> None
     scheduler.running = False
     now_s[0] = 9.0
     assert leadership.idle_s == 2.0
+
+
+def test_who_ends_reads_no_more_and_waits_for_no_delivery_before() -> None:
+    lease: Any = FakeLease(1)
+    leadership = Leadership(lease)
+    leadership._end_waits()
+    busy: Any = SimpleNamespace(wait_idle=lambda _: pytest.fail("it is waited for"))
+    assert not leadership.wait_for_rows(1.0, 1.0, busy)

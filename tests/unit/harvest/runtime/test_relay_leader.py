@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,3 +250,23 @@ def test_a_row_that_is_not_to_be_sent_for_thousands_of_years_ends_nothing() -> N
         leader.scheduler.step(event)
     leadership.report(Stop())
     assert leadership._next(leader) == Stop()
+
+
+def test_all_that_a_relay_was_connected_with_is_closed() -> None:
+    closed: list[str] = []
+
+    def part(name: str) -> Any:
+        return SimpleNamespace(close=lambda: closed.append(name))
+
+    tools = RelayTools(
+        part("marker"),
+        part("purger"),
+        {"a": part("a"), "b": part("b")},
+        {"a": Policy(), "b": Policy()},
+        Router(["a", "b"]),
+        dead_letters=part("dead letters"),
+        attempts=part("attempts"),
+        guard=part("guard"),
+    )
+    tools.close()
+    assert closed == ["marker", "purger", "a", "b", "dead letters", "attempts", "guard"]

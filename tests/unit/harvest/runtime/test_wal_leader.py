@@ -276,3 +276,20 @@ def test_the_database_is_looked_at_while_rows_are_streamed(
     leader.every_tick()
     said = [leadership.reported.get(timeout=WAIT_S) for _ in range(5)]
     assert [event for event in said if not isinstance(event, w.Refresh)] == [CHANGED]
+
+
+def test_all_that_a_leader_was_connected_with_is_closed() -> None:
+    closed: list[str] = []
+
+    def part(name: str) -> Any:
+        return SimpleNamespace(close=lambda: closed.append(name))
+
+    WalTools(
+        part("source"),
+        part("purger"),
+        part("sink"),
+        part("pipeline"),
+        dead_letters=part("dead letters"),
+        guard=part("guard"),
+    ).close()
+    assert closed == ["sink", "source", "purger", "pipeline", "dead letters", "guard"]
