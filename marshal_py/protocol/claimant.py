@@ -504,7 +504,7 @@ class Claimant:
             if kind is ev.Renewed:  # the most frequent by far: one for each position that moved
                 if event.instance_id == self.instance_id:
                     if event.group_id == self.group_id:
-                        self._on_stored(coordinator, event)
+                        self._on_stored(coordinator, event, now_ns)
                 elif self.grants.exist and event.group_id == self.group_id:
                     self.grants.renewed(event)
                 continue
@@ -577,7 +577,7 @@ class Claimant:
             self._sent.pop(seq)
             for ours in (*self._ours[sent.coordinator].values(), *self._releasing.values()):
                 if ours.coordinator == sent.coordinator:
-                    ours.sent_metadata = b""
+                    ours.sent_metadata = ours.stored_metadata
             self._cold_start.failed(sent.coordinator)
             self._heartbeats.settled(sent.coordinator, now_ns)
             self.tick(now_ns)
@@ -687,8 +687,7 @@ class Claimant:
                 elif holding.state in _OURS:
                     self._start_release(holding, now_ns)
                 elif holding.state is ClaimState.RELEASING:
-                    self._store_metadata(holding, now_ns)
-                    self._send_release(holding, now_ns)
+                    self._release(holding, now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `tick` is due at the latest, None if only an event can change anything."""
@@ -995,21 +994,28 @@ class Claimant:
                 elif holding.renewed_ns:
                     self._extend_lease(holding, holding.renewed_ns, now_ns)
 
-    def _on_stored(self, coordinator: int, event: ev.Renewed) -> None:
+    def _on_stored(self, coordinator: int, event: ev.Renewed, now_ns: int) -> None:
         """The log has a position or metadata of ours."""
-        holding = self._ours[coordinator].get((event.topic, event.partition))
+        key = (event.topic, event.partition)
+        cell = self.world.cell(self.group_id, *key)
+        releasing, holding = self._releasing.get(key), self._ours[coordinator].get(key)
+        for each in (releasing, holding):
+            if each is not None and cell is not None and cell.epoch == each.epoch:
+                # One that was late may have brought back what is older: then it is sent again.
+                each.stored_metadata = each.sent_metadata = cell.metadata
+        if releasing is not None and releasing.release_at_ns is not None:
+            self._release_at(releasing, now_ns)
         if holding is None or holding.epoch != event.epoch:
             return
         if event.next_offset > holding.stored_offset:
             holding.stored_offset = event.next_offset
             self._notices.append(Notice("stored", holding, "", event.next_offset))
-        cell = self.world.cell(self.group_id, *holding.key)
-        if cell is not None and cell.epoch == holding.epoch:
-            holding.stored_metadata = cell.metadata
-        if holding.stored_offset >= holding.next_offset and (
-            holding.stored_metadata == holding.metadata
+        if holding.stored_offset < holding.next_offset or (
+            holding.stored_metadata != holding.metadata
         ):
-            self._changed.pop(holding.key, None)
+            self._changed[key] = holding
+        else:
+            self._changed.pop(key, None)
 
     # Heartbeats (§5.5)
 
@@ -1100,20 +1106,38 @@ class Claimant:
     # Release, loss and end (§5.7 to §5.9)
 
     def _start_release(self, holding: Holding, now_ns: int) -> None:
-        self._store_metadata(holding, now_ns)  # a heartbeat that was asked for may be held back
         holding.lease_until_ns = 0
         holding.on(ClaimEvent.RELEASE_DECIDED)
-        holding.release_at_ns = None
         self._drop(holding)
         self._releasing[holding.key] = holding
+        self._release(holding, now_ns)
+
+    def _release(self, holding: Holding, now_ns: int) -> None:
+        """Send the release, if the log has the metadata that go with its position (§5.7)."""
+        if holding.metadata != holding.stored_metadata and self._may_store(holding):
+            self._store_metadata(holding, now_ns)  # a heartbeat that was asked for may be held back
+            # It may fail, and a release that was sent behind it come through.
+            self._release_at(holding, now_ns + RETRY_NS)
+            return
+        holding.release_at_ns = None
         self._send_release(holding, now_ns)
+
+    def _may_store(self, holding: Holding) -> bool:
+        """Whether the log takes metadata of this claim."""
+        cell = self.world.cell(self.group_id, *holding.key)
+        is_held = cell is not None and cell.held and cell.epoch == holding.epoch
+        return is_held and not self.silent and self._claimed_at(holding) >= 0
+
+    def _claimed_at(self, holding: Holding) -> int:
+        """The offset of its claim in the log; below 0: that is from before the last genesis."""
+        return holding.epoch - self.world.states[holding.coordinator].base
 
     def _store_metadata(self, holding: Holding, now_ns: int) -> None:
         """Send what no heartbeat has carried yet: a release has the position alone (§5.7).
 
         Some of it is about the position, and would be taken for what goes with the new one.
         """
-        claimed_at = holding.epoch - self.world.states[holding.coordinator].base
+        claimed_at = self._claimed_at(holding)
         if self.silent or claimed_at < 0 or not metadata_unsent(holding):
             return
         parts = list(self._changes(holding.coordinator))  # what is new of the others, too

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.claimant import Append, Claimant, ClaimState
-from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, ReleasingPartition, decode
+from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, decode
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.world import Observer, World
 from marshal_py.testing import VirtualClock
@@ -65,8 +65,6 @@ class Process:
         self.told_to_stop = False
         self.paused_epochs: set[tuple[str, int, int]] = set()
         """What it had read the pause of, after its last step: nothing renews that any more."""
-        self.last_words: set[int] = set()
-        """Epochs that are paused, of which a heartbeat told something: their release comes next."""
         # faults that are armed
         self.freeze_before_send = 0
         self.crash_amid_send: tuple[int, bool] | None = None
@@ -302,8 +300,6 @@ class Process:
             self._sends_claim(append.value)
         if self.told_to_stop and kind in (1, 2) and self.user.failed_before_leaving is None:
             sim.checker.fail("silence", f"{self.name} sends a record of type {kind}")
-        if self.last_words:
-            self._sends_last_words(append.value)
         if self.paused_epochs and kind == 2:
             self._sends_beat(append.value)
         if departs > sim.now:
@@ -373,14 +369,15 @@ class Process:
         paused = {epoch for _, _, epoch in self.paused_epochs}
         if paused & {base + at for at in record.positions[::2]}:
             self.sim.checker.fail("a pause ends the storing", f"{self.name} {record}")
-        self.last_words = paused & {base + entry.claimed_at for entry in record.metadata}
-
-    def _sends_last_words(self, value: bytes) -> None:
-        """What is told of a claim that is paused goes right before its release (§5.7)."""
-        record = decode(value)
-        if not isinstance(record, ReleasingPartition) or {record.epoch} != self.last_words:
+        # What is told of a claim that is paused is what its release goes with (§5.7).
+        told = paused & {base + entry.claimed_at for entry in record.metadata}
+        released = {
+            holding.epoch
+            for holding in self.claimant.holdings()
+            if holding.state is ClaimState.RELEASING
+        }
+        if not told <= released:
             self.sim.checker.fail("a pause ends the storing", f"{self.name} {record}")
-        self.last_words = set()
 
     def _sends_claim(self, value: bytes) -> None:
         record = decode(value)

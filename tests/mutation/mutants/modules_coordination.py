@@ -2605,7 +2605,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "what is about a position goes before its release",
         "marshal_py.protocol.claimant",
         "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_after_a_pause_goes_behind_what_is_about_its_position",
-        ("Claimant._start_release", "self._store_metadata(holding, now_ns)", "pass"),
+        ("Claimant._release", "self._store_metadata(holding, now_ns)", "pass"),
     ),
     noticed(
         "who leaves tells the metadata of all in one heartbeat",
@@ -2627,7 +2627,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "metadata of a heartbeat that failed are sent again",
         "marshal_py.protocol.claimant",
         "unit/marshal_py/protocol/test_claimant_spec.py::test_who_leaves_sends_again_what_a_heartbeat_that_failed_carried",
-        ("Claimant.append_failed", 'ours.sent_metadata = b""', "pass"),
+        ("Claimant.append_failed", "ours.sent_metadata = ours.stored_metadata", "pass"),
     ),
     noticed(
         "what was asked for counts as what may kill already",
@@ -2649,7 +2649,7 @@ COORDINATION: tuple[Noticed, ...] = (
     noticed(
         "a heartbeat that failed told no metadata of what is being released",
         "marshal_py.protocol.claimant",
-        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_failed_to_carry",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_waits_until_the_log_has_what_goes_with_its_position",
         ("Claimant.append_failed", ", *self._releasing.values())", ",)"),
     ),
     noticed(
@@ -2657,25 +2657,49 @@ COORDINATION: tuple[Noticed, ...] = (
         "marshal_py.protocol.claimant",
         "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_goes_behind_what_is_about_its_position_while_heartbeats_are_held_back",
         (
-            "Claimant._start_release",
+            "Claimant._release",
             "self._store_metadata(holding, now_ns)",
             "holding.paused and self._store_metadata(holding, now_ns)",
         ),
     ),
     noticed(
-        "before a release that is sent again metadata are told again",
+        "a release waits until the log has what goes with its position",
         "marshal_py.protocol.claimant",
-        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_failed_to_carry",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_waits_until_the_log_has_what_goes_with_its_position",
+        ("Claimant._release", "holding.metadata != holding.stored_metadata and ", "False and "),
+    ),
+    noticed(
+        "a release goes as soon as the log has what goes with its position",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_waits_until_the_log_has_what_goes_with_its_position",
+        ("Claimant._on_stored", "self._release_at(releasing, now_ns)", "pass"),
+    ),
+    noticed(
+        "metadata that a late heartbeat brought back are sent anew before a release",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_metadata_that_a_late_heartbeat_brought_back_are_sent_anew",
         (
-            "Claimant.tick",
-            "self._store_metadata(holding, now_ns)\n                    self._send_release",
-            "self._send_release",
+            "Claimant._on_stored",
+            "each.stored_metadata = each.sent_metadata = ",
+            "each.stored_metadata = ",
         ),
+    ),
+    noticed(
+        "metadata that a late heartbeat brought back are sent anew",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_metadata_that_a_late_heartbeat_brought_back_are_sent_anew",
+        ("Claimant._on_stored", "self._changed[key] = holding", "pass"),
+    ),
+    noticed(
+        "a release of what is not held any more waits for nothing",
+        "marshal_py.protocol.claimant",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_of_what_is_not_held_any_more_waits_for_no_metadata",
+        ("Claimant._may_store", " and cell.held and cell.epoch == holding.epoch", ""),
     ),
     noticed(
         "what is given up is released with its metadata",
         "marshal_py.protocol.claimant",
-        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_failed_to_carry",
+        "unit/marshal_py/protocol/test_claimant_spec.py::test_a_release_waits_until_the_log_has_what_goes_with_its_position",
         ("Claimant._give_up", "of=holding", "of=None"),
     ),
     noticed(

@@ -1525,25 +1525,25 @@ _CHANGES = [
     _claimant(
         "changes: what the log has is none any more",
         "_on_stored",
-        "self._changed.pop(holding.key, None)",
+        "self._changed.pop(key, None)",
         "pass",
     ),
     _claimant(
         "changes: what the log does not have stays one, position",
         "_on_stored",
-        "if holding.stored_offset >= holding.next_offset and (",
+        "if holding.stored_offset < holding.next_offset or (",
         "if (",
     ),
     _claimant(
         "changes: what the log does not have stays one, metadata",
         "_on_stored",
-        "holding.stored_metadata == holding.metadata\n",
-        "True\n",
+        "holding.stored_metadata != holding.metadata\n",
+        "False\n",
     ),
     _claimant(
         "changes: the metadata in the log are known",
         "_on_stored",
-        "holding.stored_metadata = cell.metadata",
+        "each.stored_metadata = each.sent_metadata = cell.metadata",
         "pass",
     ),
     _claimant(
@@ -1701,7 +1701,7 @@ _THE_LOG_ITSELF = [
 _ENDING = [
     _claimant(
         "release: its record is sent",
-        "_start_release",
+        "_release",
         "self._send_release(holding, now_ns)",
         "pass",
     ),

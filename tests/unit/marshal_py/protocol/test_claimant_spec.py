@@ -731,8 +731,12 @@ def test_a_release_after_a_pause_goes_behind_what_is_about_its_position() -> Non
     cluster, client, holding = paused()
     client.claimant.set_metadata(holding, b"of 42")
     client.claimant.advance(holding, 42)
-    client.at(holding.lease_until_ns / MS)
-    assert kinds(client.outbox()) == ["Heartbeat", "ReleasingPartition"]
+    at_ms = holding.lease_until_ns / MS
+    client.at(at_ms)
+    assert kinds(client.outbox()) == ["Heartbeat"]
+    client.land()
+    client.see(at_ms + 10)
+    assert kinds(client.outbox()) == ["ReleasingPartition"]
     client.land()
     cell = cluster.truth().cells["g", "t", 0]
     assert (cell.held, cell.next_offset, cell.metadata) == (False, 42, b"of 42")
@@ -750,7 +754,10 @@ def test_who_leaves_sends_one_heartbeat_for_all_that_none_has_carried() -> None:
     for holding in holdings:
         client.claimant.set_metadata(holding, b"new")
     client.do("leave")
-    assert kinds(client.outbox()) == ["Heartbeat", *["ReleasingPartition"] * 3]
+    assert kinds(client.outbox()) == ["Heartbeat"]
+    client.land()
+    client.see(30)
+    assert kinds(client.outbox()) == ["ReleasingPartition"] * 3
 
 
 @spec("C-62")
@@ -762,11 +769,14 @@ def test_who_leaves_sends_again_what_a_heartbeat_that_failed_carried() -> None:
         client.see(10)
         client.claimant.set_metadata(holding, b"new")
         client.do("renew", holding)
-        (append,) = client.lose()
         if fails:
+            (append,) = client.lose()
             client.do("append_failed", append.seq)
         client.do("leave")
-        assert kinds(client.outbox()) == ["Heartbeat"] * fails + ["ReleasingPartition"]
+        assert kinds(client.outbox()) == ["Heartbeat"]
+        client.land()
+        client.see(20)
+        assert kinds(client.outbox()) == ["ReleasingPartition"]
 
 
 @spec("C-62")
@@ -787,7 +797,10 @@ def test_a_release_goes_behind_what_is_about_its_position_while_heartbeats_are_h
     client.do("renew", holding)
     client.do("release", holding)
     beats = ["Heartbeat"] * MAX_UNREAD_HEARTBEATS
-    assert kinds(client.outbox()) == [*beats, "Heartbeat", "ReleasingPartition"]
+    assert kinds(client.outbox()) == [*beats, "Heartbeat"]
+    client.land()
+    client.see(20)
+    assert kinds(client.outbox()) == ["ReleasingPartition"]
     client.land()
     cell = cluster.truth().cells["g", "t", 0]
     assert (cell.held, cell.next_offset, cell.metadata) == (False, 42, b"of 42")
@@ -795,9 +808,8 @@ def test_a_release_goes_behind_what_is_about_its_position_while_heartbeats_are_h
 
 @spec("C-62")
 @pytest.mark.parametrize("how", ["release", "leave", "against its will"])
-def test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_failed_to_carry(
-    how: str,
-) -> None:
+def test_a_release_waits_until_the_log_has_what_goes_with_its_position(how: str) -> None:
+    """A heartbeat that fails may have a release behind it that comes through."""
     cluster = Cluster()
     client = cluster.client()
     holding = client.hold()
@@ -812,16 +824,72 @@ def test_a_release_that_is_sent_again_goes_behind_what_a_heartbeat_before_it_fai
         client.do("release", holding)
     else:
         client.do("_give_up", holding, "as a test wants it")
-    assert kinds(client.outbox()) == ["Heartbeat", "ReleasingPartition"]
-    for append in client.lose():
-        client.do("append_failed", append.seq)
-    client.lose()
+    assert kinds(client.outbox()) == ["Heartbeat"]
+    (append,) = client.lose()
     client.at(10 + 100)
-    found = client.outbox()
-    assert kinds(found)[-2:] == ["Heartbeat", "ReleasingPartition"]
+    assert client.outbox() == [], "nobody knows yet what became of it"
+    client.do("append_failed", append.seq)
+    client.at(10 + 200)
+    assert kinds(client.outbox()) == ["Heartbeat"]
+    client.land()
+    client.see(10 + 210)
+    assert kinds(client.outbox()) == ["ReleasingPartition"]
+    client.at(10 + 400)
+    assert kinds(client.outbox()) == ["ReleasingPartition"], "once"
     client.land()
     cell = cluster.truth().cells["g", "t", 0]
-    assert (cell.next_offset, cell.metadata) == (42, b"of 42")
+    assert (cell.held, cell.next_offset, cell.metadata) == (False, 42, b"of 42")
+
+
+@spec("C-62")
+@pytest.mark.parametrize("releases", [False, True])
+def test_metadata_that_a_late_heartbeat_brought_back_are_sent_anew(releases: bool) -> None:
+    """It counted as failed, and came after the next one all the same."""
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    client.see(10)
+    client.claimant.set_metadata(holding, b"of 41")
+    client.do("renew", holding)
+    (late,) = client.lose()
+    client.do("append_failed", late.seq)
+    client.claimant.set_metadata(holding, b"of 42")
+    client.do("renew", holding)
+    client.land()
+    if not releases:
+        client.see(20)
+    cluster.append(m.decode(late.value))
+    if releases:
+        client.do("release", holding)
+    client.see(30)
+    client.at(I + 100)
+    client.land()
+    client.see(I + 110)
+    client.land()
+    cell = cluster.truth().cells["g", "t", 0]
+    assert (cell.held, cell.metadata) == (not releases, b"of 42")
+
+
+@spec("C-62")
+def test_a_release_of_what_is_not_held_any_more_waits_for_no_metadata() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    client.see(10)
+    client.claimant.set_metadata(holding, b"of 42")
+    client.do("release", holding)
+    (append,) = client.lose()
+    version = cluster.truth().version("g", "t", 0)
+    ours = client.claimant.client_id, client.claimant.instance_id
+    cluster.append(m.SetPosition(2, *ours, "g", 99, "t", 0, 5, version))
+    client.do("append_failed", append.seq)
+    client.see(10 + 200)
+    assert kinds(client.outbox()) == ["ReleasingPartition"]
+    client.land()
+    client.see(10 + 210)
+    assert holding.state is ClaimState.ENDED
 
 
 # ------------------------------------------------------------------ §5.8 restart
