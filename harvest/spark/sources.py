@@ -174,7 +174,7 @@ def read_archive(spark: SparkSession, path: str, table: str) -> DataFrame:
     return own
 
 
-def files_of(frame: DataFrame, names: Iterable[str], table: str) -> DataFrame | None:
+def files_of(frame: DataFrame, names: Sequence[str], table: str) -> DataFrame | None:
     """Return of files of these names those of the outbox `table`; None: there are none of it.
 
     Outboxes may share a folder, where files have the names that `harvest partitions` gives them.

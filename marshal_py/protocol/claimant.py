@@ -1137,13 +1137,12 @@ class Claimant:
 
         Some of it is about the position, and would be taken for what goes with the new one.
         """
-        claimed_at = self._claimed_at(holding)
-        if self.silent or claimed_at < 0 or not metadata_unsent(holding):
+        if not metadata_unsent(holding) or not self._may_store(holding):
             return
         parts = list(self._changes(holding.coordinator))  # what is new of the others, too
         if holding.sent_metadata != holding.metadata:  # it is paused: they leave it out
             holding.sent_metadata = holding.metadata
-            parts[-1][1].append(MetadataEntry(claimed_at, holding.metadata))
+            parts[-1][1].append(MetadataEntry(self._claimed_at(holding), holding.metadata))
         for positions, metadata in parts:
             self._send_heartbeat(holding.coordinator, positions, metadata, 0, now_ns)
 

@@ -49,14 +49,15 @@ async def sleep_until(happened: Callable[[], object]) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_loop_hears_of_a_signal_that_another_thread_receives(received: list[int]) -> None:
-    async def main() -> None:
-        undo = wake_on_signals(asyncio.get_running_loop())
-        threading.Timer(0.05, send_from_another_thread).start()
-        await sleep_until(lambda: received)
-        undo()
+async def woken(received: list[int]) -> None:
+    undo = wake_on_signals(asyncio.get_running_loop())
+    threading.Timer(0.05, send_from_another_thread).start()
+    await sleep_until(lambda: received)
+    undo()
 
-    asyncio.run(main())
+
+def test_a_loop_hears_of_a_signal_that_another_thread_receives(received: list[int]) -> None:
+    asyncio.run(woken(received))
     assert received == [signal.SIGUSR1]
     assert wakeup_fd() == -1
 
@@ -79,15 +80,9 @@ def test_after_a_loop_that_ended_without_an_undoing_the_next_one_is_woken(
     async def forgets() -> None:
         wake_on_signals(asyncio.get_running_loop())
 
-    async def main() -> None:
-        undo = wake_on_signals(asyncio.get_running_loop())
-        threading.Timer(0.05, send_from_another_thread).start()
-        await sleep_until(lambda: received)
-        undo()
-
     asyncio.run(forgets())
     assert os.fstat(wakeup_fd())  # it is open: whoever sets another puts it back
-    asyncio.run(main())
+    asyncio.run(woken(received))
     assert received == [signal.SIGUSR1]
 
 
@@ -96,10 +91,7 @@ def test_a_loop_that_has_let_go_of_signals_and_wants_them_again_is_woken(
 ) -> None:
     async def main() -> None:
         wake_on_signals(asyncio.get_running_loop())()
-        undo = wake_on_signals(asyncio.get_running_loop())
-        threading.Timer(0.05, send_from_another_thread).start()
-        await sleep_until(lambda: received)
-        undo()
+        await woken(received)
 
     asyncio.run(main())
     assert received == [signal.SIGUSR1]

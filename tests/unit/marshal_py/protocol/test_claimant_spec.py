@@ -726,6 +726,16 @@ def test_a_release_says_the_epoch_and_the_position() -> None:
     assert cluster.truth().cells["g", "t", 0].next_offset == 42
 
 
+def settled() -> tuple[Cluster, Client, Holding]:
+    """A holder that has read its first heartbeat."""
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    client.see(10)
+    return cluster, client, holding
+
+
 @spec("C-62")
 def test_a_release_after_a_pause_goes_behind_what_is_about_its_position() -> None:
     cluster, client, holding = paused()
@@ -785,11 +795,7 @@ def test_a_release_goes_behind_what_is_about_its_position_while_heartbeats_are_h
 
     With the leader epoch of an earlier position, the next holder would take messages for lost.
     """
-    cluster = Cluster()
-    client = cluster.client()
-    holding = client.hold()
-    client.land()
-    client.see(10)
+    cluster, client, holding = settled()
     for _ in range(MAX_UNREAD_HEARTBEATS):
         client.do("renew", holding)
     client.claimant.set_metadata(holding, b"of 42")
@@ -810,11 +816,7 @@ def test_a_release_goes_behind_what_is_about_its_position_while_heartbeats_are_h
 @pytest.mark.parametrize("how", ["release", "leave", "against its will"])
 def test_a_release_waits_until_the_log_has_what_goes_with_its_position(how: str) -> None:
     """A heartbeat that fails may have a release behind it that comes through."""
-    cluster = Cluster()
-    client = cluster.client()
-    holding = client.hold()
-    client.land()
-    client.see(10)
+    cluster, client, holding = settled()
     client.claimant.set_metadata(holding, b"of 42")
     client.claimant.advance(holding, 42)
     client.do("renew", holding)
@@ -845,11 +847,7 @@ def test_a_release_waits_until_the_log_has_what_goes_with_its_position(how: str)
 @pytest.mark.parametrize("releases", [False, True])
 def test_metadata_that_a_late_heartbeat_brought_back_are_sent_anew(releases: bool) -> None:
     """It counted as failed, and came after the next one all the same."""
-    cluster = Cluster()
-    client = cluster.client()
-    holding = client.hold()
-    client.land()
-    client.see(10)
+    cluster, client, holding = settled()
     client.claimant.set_metadata(holding, b"of 41")
     client.do("renew", holding)
     (late,) = client.lose()
@@ -873,11 +871,7 @@ def test_metadata_that_a_late_heartbeat_brought_back_are_sent_anew(releases: boo
 
 @spec("C-62")
 def test_a_release_of_what_is_not_held_any_more_waits_for_no_metadata() -> None:
-    cluster = Cluster()
-    client = cluster.client()
-    holding = client.hold()
-    client.land()
-    client.see(10)
+    cluster, client, holding = settled()
     client.claimant.set_metadata(holding, b"of 42")
     client.do("release", holding)
     (append,) = client.lose()
