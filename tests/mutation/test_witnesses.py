@@ -13,6 +13,12 @@ def test_every_invariant_has_a_witness(checker: str) -> None:
     assert sorted(witnessed) == sorted(invariants(checker))
 
 
+@pytest.mark.parametrize("witness", WITNESSES, ids=lambda w: f"{w.checker}: {w.invariant}")
+def test_the_bugs_of_every_invariant_apply(witness: Witness) -> None:
+    for mutant in witness.bugs():
+        assert mutant.code()
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("witness", WITNESSES, ids=lambda w: f"{w.checker}: {w.invariant}")
 def test_the_invariant_is_broken_by_a_bug(witness: Witness) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from tests.mutation.child import found_by, play
-from tests.mutation.find import find
+from tests.mutation.find import AnyMutant, find
 from tests.mutation.load import Edit, Mutant
 from tests.support.paths import ROOT
 
@@ -55,6 +55,10 @@ class Witness(NamedTuple):
     def name(self) -> str:
         """Of the bug."""
         return " + ".join(m if isinstance(m, str) else m.name for m in self.mutants)
+
+    def bugs(self) -> list[AnyMutant]:
+        """Its mutants, those that are named looked up."""
+        return [find(m) if isinstance(m, str) else m for m in self.mutants]
 
 
 def invariants(checker: str) -> set[str]:
@@ -258,7 +262,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
             CLAIMS,
             (
                 "Claimant._start_release",
-                "self._send_release(holding, now_ns)",
+                "self._release(holding, now_ns)",
                 'self._end(holding, ClaimEvent.RELEASE_READ, "released")',
             ),
             ("Claimant._send_heartbeats", "self._reconcile(coordinator, now_ns)", "pass"),
@@ -390,7 +394,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
             CLAIMS,
             (
                 "Claimant._start_release",
-                "self._send_release(holding, now_ns)",
+                "self._release(holding, now_ns)",
                 'self._end(holding, ClaimEvent.RELEASE_READ, "released")',
             ),
         ),
@@ -650,9 +654,8 @@ def main(
     """
     if child >= 0:
         witness = WITNESSES[child]
-        mutants = [find(m) if isinstance(m, str) else m for m in witness.mutants]
         campaign = witness.campaign or witness.checker
-        play(mutants, campaign, witness.histories, witness.first, wanted=witness.invariant)
+        play(witness.bugs(), campaign, witness.histories, witness.first, wanted=witness.invariant)
         return
     rows: list[dict[str, Any]] = []
     for witness in WITNESSES:

@@ -65,7 +65,7 @@ LINES: Final = lines()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where commands run: with a reaper.yaml, and servers in the environment."""
+    """Where commands run: with the files that they name, and servers in the environment."""
     folder = tmp_path_factory.mktemp("shell")
     with (
         EmbeddedKafka() as kafka,
@@ -87,6 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / "reaper.yaml").write_text(
             f"kafka: {{bootstrap.servers: '{servers}'}}\ndatabase: {postgres.dsn}\ngroup: shop\n"
         )
+        (folder / "exporter.properties").write_text(f"bootstrap.servers={servers}\n")
         set_.setenv("MARSHAL_BOOTSTRAP_SERVERS", servers)
         set_.setenv("DSN", postgres.dsn)
         set_.chdir(folder)
