@@ -549,6 +549,12 @@ class TextClaimant(Claimant):
         of: Holding | None = None,
     ) -> None:
         """As `Claimant._give_back`. A version 1 release sets the position: it is to stay."""
+        releasing = self._releasing.get(key)
+        if releasing is not None:
+            # What is on its way has no epoch, and gives this one back, too. A second one might
+            # come when the cell was claimed anew, and set its position back.
+            releasing.epoch = epoch
+            return
         cell = self.world.states[coordinator].cells.get((self.group_id, *key))
         if next_offset == NO_OFFSET and cell is not None:
             next_offset = cell.next_offset

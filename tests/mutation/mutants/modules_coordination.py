@@ -2608,6 +2608,18 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Claimant._release", "self._store_metadata(holding, now_ns)", "pass"),
     ),
     noticed(
+        "version 1: one release gives back all that is ours of a cell",
+        "marshal_py.protocol.text.claimant",
+        "unit/marshal_py/protocol/text/test_claimant.py::test_claims_that_turn_up_when_nobody_wants_them_are_given_back_by_one_release",
+        ("TextClaimant._give_back", "if releasing is not None:", "if releasing is None:"),
+    ),
+    noticed(
+        "version 1: a release is told though the claim was counted anew",
+        "marshal_py.protocol.text.claimant",
+        "unit/marshal_py/protocol/text/test_claimant.py::test_a_release_behind_a_claim_that_counts_as_a_new_one_is_told_as_well",
+        ("TextClaimant._give_back", "releasing.epoch = epoch", "pass"),
+    ),
+    noticed(
         "who leaves tells the metadata of all in one heartbeat",
         "marshal_py.protocol.claimant",
         "unit/marshal_py/protocol/test_claimant_spec.py::test_who_leaves_sends_one_heartbeat_for_all_that_none_has_carried",

@@ -450,6 +450,43 @@ def test_a_claim_that_nobody_wants_any_more_is_given_back_with_its_position() ->
     assert client.log.said("py") == ["ClaimingPartition", "ReleasingPartition 33"]
 
 
+def test_claims_that_turn_up_when_nobody_wants_them_are_given_back_by_one_release() -> None:
+    """Found by chaos: one release for each went on while appends failed, with an old position.
+
+    They have no epoch: they would take what was claimed anew, and set its position back.
+    """
+    client = Client(Log(beat("go", -5, 12), release("go", -4, 12)))
+    late = []
+    for _ in range(2):
+        holding = client.want()
+        late += client.claimant.take_appends()
+        client.claimant.append_failed(late[-1].seq, client.now)
+        client.claimant.release(holding, client.now)
+        client.skip(3 * HB)
+    client.log.values += [append.value for append in late]
+    client.read()
+    (failed,) = client.claimant.take_appends()
+    client.claimant.append_failed(failed.seq, client.now)
+    client.log.write(claim("go", 9 * HB), beat("go", 9 * HB, 50))
+    client.run(HB)
+    assert client.claimant.settled
+    assert client.log.said("py") == ["ClaimingPartition"] * 2
+
+
+def test_a_release_behind_a_claim_that_counts_as_a_new_one_is_told_as_well() -> None:
+    """A process wakes and asks; before that is read, its user releases."""
+    client, holding = holder()
+    client.skip(2.5 * HB)
+    client.claimant.tick(client.now)
+    client.claimant.release(holding, client.now)
+    assert client.send() == 2
+    assert client.log.said("py")[-2:] == ["ClaimingPartition", "ReleasingPartition 0"]
+    client.settle()
+    assert client.heard("released") == 1
+    assert holding.state is ClaimState.ENDED
+    assert client.cell.holder is None
+
+
 def test_leaving_releases_everything_and_keeping_nothing() -> None:
     client, holding = holder()
     client.claimant.leave(client.now)
