@@ -273,14 +273,11 @@ class Harvester:
 
     def _lead(self, led: _LedShard) -> None:
         spare, self._spare = self._spare, None
-        tools = spare or self._tools(led.shard)
         try:
-            try:
+            with closing(spare or self._tools(led.shard)) as tools:
                 if spare is None:
                     tools.connect()
                 self._harvest(led, tools)
-            finally:
-                tools.close()
         except DatabaseChanged as error:
             said = "shard %d, epoch %d: NOTHING IS PUBLISHED: %s"
             self._log.error(said, led.shard, led.lease.epoch, error, extra=_fields(led))

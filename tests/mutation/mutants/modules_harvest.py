@@ -406,6 +406,17 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("Harvester._lead", "self._is_cut_off |= isinstance(error, StoreUnavailable)", "pass"),
     ),
     noticed(
+        "a leadership whose tools cannot be made is over",
+        f"{RUN}.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_tools_that_cannot_be_made_end_the_leadership_and_the_process",
+        (
+            "Harvester._lead",
+            "        try:\n            with closing(spare or self._tools(led.shard)) as tools:",
+            "        made = spare or self._tools(led.shard)\n"
+            "        try:\n            with closing(made) as tools:",
+        ),
+    ),
+    noticed(
         "what ails the sink is not the database's",
         f"{RUN}.leadership",
         "unit/harvest/runtime/test_harvester.py::test_a_leader_whose_sink_is_out_of_reach_goes_on_leading",

@@ -546,6 +546,23 @@ def test_what_the_configuration_forbids_is_raised_and_told_by_nobody_else(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("error", [ConfigurationError, ZeroDivisionError])
+def test_tools_that_cannot_be_made_end_the_leadership_and_the_process(
+    bench: Bench, error: type[Exception]
+) -> None:
+    """As do those that cannot connect: the shard would be held, and published by nobody."""
+
+    def unmade() -> MarkStore:
+        raise error("the certificates cannot be read")
+
+    harvester = Harvester(bench.candidacy, bench.tools(unmade))
+    led = module._LedShard(0, FakeLease(0))
+    harvester._lead(led)
+    assert led.is_over, "and its claim is given back"
+    with pytest.raises(error, match="certificates"):
+        harvester.run()
+
+
 def test_a_thread_merges_what_waits_and_keeps_the_order() -> None:
     started, proceed = threading.Event(), threading.Event()
     seen: list[list[int]] = []
