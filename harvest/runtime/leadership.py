@@ -173,13 +173,13 @@ class Leadership:
         self.log.warning(said, error)
 
     def crash(self, error: BaseException) -> None:
-        """An error that nobody foresaw ends it; `run` raises it."""
-        self.report(_Crashed(error))
+        """An error that nobody foresaw ends it; `run` raises it.
 
-    def hang(self, error: SinkHangs) -> None:
-        """The same, of a sink that may not even be closed any more: nobody waits for that."""
-        self.hangs = error
-        self.crash(error)
+        A sink that hangs may not even be closed any more: nobody waits for that.
+        """
+        if isinstance(error, SinkHangs):
+            self.hangs = error
+        self.report(_Crashed(error))
 
     def pause(self, delay_ms: float) -> None:
         """Wait; not if nothing may wait any more."""

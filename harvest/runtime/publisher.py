@@ -81,7 +81,7 @@ class SinkWatch:
         is_awaited = self._is_called or self._unsettled
         if is_awaited and time.monotonic() > self._sign_s + HANGS_AFTER_S:
             hangs = f"the sink hangs: it gave no sign of life for {HANGS_AFTER_S:.0f} s"
-            self._leadership.hang(SinkHangs(hangs))
+            self._leadership.crash(SinkHangs(hangs))
 
 
 class Publisher:

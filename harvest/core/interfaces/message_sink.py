@@ -5,7 +5,8 @@ test_destination.py`. Its contract:
 
 1. `send` is called by many threads at once, with messages of different groups. It returns when the
    destination has the message for good, or when it is not known to have it; within about the
-   time-out that was configured. It raises nothing for what can go wrong on the way.
+   time-out that was configured. It raises nothing for what can go wrong on the way, but `SinkHangs`
+   when only another process can help.
 2. A success is said only when the destination has confirmed it. Whatever is not known is a failure:
    the message is sent again, with the same `idempotency_key`.
 3. What `send_batch` sends is confirmed, or not, as a whole. A lasting failure makes each message be

@@ -20,7 +20,7 @@ from harvest.core.kafka_headers import kafka_headers
 from harvest.core.row import Row
 from harvest.core.templates import Template
 from harvest.core.topic_names import is_topic
-from harvest.errors import ConfigurationError, InvalidRecord
+from harvest.errors import ConfigurationError, InvalidRecord, SinkHangs
 from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import producer_settings
 from marshal_py.client.kafka_clients import PRODUCER_FAILED
@@ -29,6 +29,8 @@ __all__ = ["KafkaDestination", "KafkaEndpoint"]
 
 _POLL_S: Final = 0.1
 _CLOSE_S: Final = 2.0
+_HANGS_AFTER_S: Final = 120.0
+"""So much longer than its time-out a record is waited for; librdkafka ends it within seconds."""
 _OF_THE_BATCH: Final = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
@@ -162,7 +164,7 @@ class _Live:
     def produce(
         self, topic: str, row: Row, headers: list[Any], timeout_s: float
     ) -> KafkaError | None:
-        """Produce a record, and wait until its fate is known."""
+        """Produce a record, and wait until its fate is known. Raises `SinkHangs`."""
         reported = threading.Event()
         failures: list[KafkaError] = []
 
@@ -172,9 +174,13 @@ class _Live:
             reported.set()
 
         self._producer.produce(topic, row.value, row.key, headers=headers, on_delivery=report)
-        # librdkafka ends it itself after this time; the rest is for a process that was stopped.
-        if not reported.wait(timeout_s + _CLOSE_S):
-            return KafkaError(KafkaError._MSG_TIMED_OUT)
+        # librdkafka ends it itself after this time. The rest begins then: whoever was stopped until
+        # now has yet to hear of it.
+        if not reported.wait(timeout_s) and not reported.wait(_HANGS_AFTER_S):
+            raise SinkHangs(
+                f"the Kafka client of a destination hangs: a record that was given {timeout_s:g} s "
+                f"is not reported on {_HANGS_AFTER_S:.0f} s later"
+            )
         return failures[0] if failures else None
 
     def close(self) -> None:

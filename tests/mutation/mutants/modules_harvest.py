@@ -376,6 +376,18 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a Kafka client of a destination that reports nothing hangs",
+        f"{KAFKA}.destination",
+        "unit/harvest/sinks/test_kafka_destination.py::test_a_kafka_client_that_reports_nothing_is_told_of_as_one_that_hangs",
+        ("_Live.produce", "raise SinkHangs(", "print("),
+    ),
+    noticed(
+        "a destination that hangs ends the process, closed or not",
+        f"{RUN}.leadership",
+        "unit/harvest/runtime/test_relay_leader.py::test_a_destination_that_hangs_ends_the_process_whether_or_not_it_can_be_closed",
+        ("Leadership.crash", "self.hangs = error", "pass"),
+    ),
+    noticed(
         "nobody waits for the end of a sink that hangs",
         f"{RUN}.harvester",
         "unit/harvest/runtime/test_harvester.py::test_a_sink_that_hangs_ends_the_process_also_where_it_cannot_be_closed",

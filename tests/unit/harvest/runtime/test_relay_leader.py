@@ -17,7 +17,7 @@ from harvest.core.mark_checkpoint import Term
 from harvest.core.routes import Router
 from harvest.core.row import Row
 from harvest.databases.postgres.attempts import Attempt
-from harvest.errors import HarvestError, SchemaError, StoreUnavailable
+from harvest.errors import HarvestError, SchemaError, SinkHangs, StoreUnavailable
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.relay_leader import RelayLeader, RelayTools
 from tests.unit.harvest.runtime.test_range_leader import Store
@@ -113,6 +113,18 @@ def told(destination: Destination, *messages: Message) -> list[tuple[int, Outcom
     events = [leadership.reported.get(timeout=WAIT_S) for _ in messages]
     assert leader._senders.close(WAIT_S)
     return [(event.row_id, event.outcome) for event in events]
+
+
+def test_a_destination_that_hangs_ends_the_process_whether_or_not_it_can_be_closed() -> None:
+    class Hung(Destination):
+        def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
+            raise SinkHangs
+
+    leader, leadership = leader_of(Hung(DOWN))
+    leader._post([r.Post(message(1, b"x"))])
+    leadership.reported.get(timeout=WAIT_S)
+    assert isinstance(leadership.hangs, SinkHangs)
+    assert leader._senders.close(WAIT_S)
 
 
 X1, Y2, X3, Y4, Z5 = (message(n, k) for n, k in enumerate((b"x", b"y", b"x", b"y", b"z"), 1))

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AclOperation
 from harvest.core.dispatcher import Outcome
 from harvest.core.extra_columns import TIMESTAMP
 from harvest.core.row import Row
+from harvest.errors import SinkHangs
 from harvest.sinks.kafka import destination as module
 from harvest.sinks.kafka import refusals
 from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
@@ -142,6 +143,16 @@ def test_what_confluent_kafka_raises_over_a_producer_that_has_given_up_ends_no_p
     assert Producer.made[0].purged
     assert send(sink, None) == Outcome(200)
     assert len(Producer.made) == 2
+
+
+def test_a_kafka_client_that_reports_nothing_is_told_of_as_one_that_hangs(
+    sink: KafkaDestination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the destination is left alone for as long as this process leads."""
+    monkeypatch.setattr(module, "_HANGS_AFTER_S", 0.0)
+    monkeypatch.setattr(Producer, "produce", lambda *_, **__: None)
+    with pytest.raises(SinkHangs, match=r"given 0.7 s is not reported on"):
+        sink.send(ROW, "key", 1)
 
 
 @pytest.mark.parametrize("code", [TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE])
