@@ -24,13 +24,14 @@ from typing import Any, Final, Self
 from harvest.config.load import load
 from harvest.config.model import ReaperConfig
 from harvest.config.validation import validated
-from harvest.errors import HarvestError
+from harvest.errors import ConfigurationError, HarvestError
 from harvest.runtime.events import Event, Stats
 from harvest.runtime.monitor import Health, Monitor
 from harvest.runtime.process import Process, process
 
 __all__ = ["Harvest"]
 
+_MOST_S: Final = 1_000_000_000
 _LOGGERS: Final = ("harvest", "marshal_py")
 
 
@@ -60,6 +61,15 @@ class Harvest:
             config = load(config)
         elif not isinstance(config, ReaperConfig):
             config = validated(ReaperConfig, config, "the configuration")
+        if on_event is not None and not callable(on_event):
+            raise ConfigurationError(f"on_event = {on_event!r} must be a function, or None")
+        if logger is not None and not isinstance(logger, logging.Logger):
+            raise ConfigurationError(f"logger = {logger!r} must be a logging.Logger, or None")
+        if type(meter_interval_s) not in (int, float) or not 0 < meter_interval_s <= _MOST_S:
+            raise ConfigurationError(
+                f"meter_interval_s = {meter_interval_s!r} must be a number of seconds above 0, up "
+                f"to {_MOST_S}"
+            )
         self._config = config
         self._on_event = on_event
         self._meter_interval_s = meter_interval_s

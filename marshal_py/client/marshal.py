@@ -22,6 +22,7 @@ from marshal_py.client.settings import (
     DEFAULT_INTERVAL_MS,
     DEFAULT_TOPIC,
     ClientSettings,
+    check_bool,
     default_client_id,
     kafka_config,
     new_instance_id,
@@ -99,11 +100,13 @@ class Marshal(OfOneProcess):
         close_on_sigterm: bool = True,
         wire: WireName = "msgpack",
     ) -> None:
+        check_bool("create_topics", create_topics)
+        check_bool("close_on_sigterm", close_on_sigterm)
         instance_id = new_instance_id()
         if wire == "text":
             instance_id = instance_id[:8]  # as Go has it
         if interval_ms is None:
-            interval_ms = DEFAULT_INTERVAL_MS.get(wire, 5_000)
+            interval_ms = DEFAULT_INTERVAL_MS["text" if wire == "text" else "msgpack"]
         if margin_ms is None:
             margin_ms = max(1, interval_ms // 10) if isinstance(interval_ms, int) else 0
         self.settings = ClientSettings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from marshal_py.protocol.messages import MAX_ID_LENGTH, MAX_INTERVAL_MS, MAX_MEM
 from marshal_py.protocol.text.codec import check_name
 from marshal_py.protocol.wire import WireName
 
-__all__ = ["DEFAULT_TOPIC", "KafkaConfig", "default_client_id", "kafka_config"]
+__all__ = ["DEFAULT_TOPIC", "KafkaConfig", "check_bool", "default_client_id", "kafka_config"]
 
 DEFAULT_TOPIC: Final = "__marshal"
 
@@ -77,6 +78,7 @@ def new_instance_id() -> str:
 DEFAULT_INTERVAL_MS: Final[dict[WireName, int]] = {"msgpack": 5_000, "text": 60_000}
 """Go Marshal has 60 s compiled in, and all clients of a text log must agree."""
 
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TEXT_COMPRESSION: Final = ("none", "gzip", "snappy", "inherit")
 
 
@@ -89,6 +91,20 @@ def _check_id(name: str, value: object) -> str:
         value.encode()
         return value
     raise ConfigurationError(f"{name} = {value!r} cannot be written as UTF-8")
+
+
+def check_bool(name: str, value: object) -> None:
+    """Raise `ConfigurationError` for what is neither True nor False: "no" would be taken as yes."""
+    if type(value) is not bool:
+        raise ConfigurationError(f"{name} = {value!r} must be True or False")
+
+
+def _check_topic(name: str, value: object) -> None:
+    if not isinstance(value, str) or not _TOPIC.fullmatch(value):
+        raise ConfigurationError(
+            f"{name} = {value!r} must be the name of a Kafka topic: 1 to 249 letters, digits, '.', "
+            "'_' and '-'"
+        )
 
 
 def _check_int(name: str, value: object, low: int, high: int, unit: str) -> int:
@@ -122,7 +138,7 @@ class ClientSettings:
     gather_ms: int = 0
 
     def __post_init__(self) -> None:
-        if self.wire not in DEFAULT_INTERVAL_MS:
+        if self.wire not in ("msgpack", "text"):
             raise ConfigurationError(
                 f"wire = {self.wire!r} must be 'msgpack' (version 2) or 'text' (version 1, as Go "
                 "Marshal has it)"
@@ -135,8 +151,11 @@ class ClientSettings:
                 f"margin_ms = {self.margin_ms!r} must lie between 0 and interval_ms = "
                 f"{self.interval_ms}; a tenth of the interval is the default"
             )
-        if not isinstance(self.topic, str) or not self.topic:
-            raise ConfigurationError(f"topic = {self.topic!r} must be the name of a Kafka topic")
+        _check_topic("topic", self.topic)
+        if self.wire != "text":  # it has none
+            _check_topic("snapshot_topic", self.snapshot_topic)
+        for name in ("resume", "member", "trim_log"):
+            check_bool(name, getattr(self, name))
         if self.cold_start_skew_ms is not None:
             _check_int("cold_start_skew_ms", self.cold_start_skew_ms, 0, 3_600_000, "milliseconds")
         _check_int("connect_timeout_ms", self.connect_timeout_ms, 1, 86_400_000, "milliseconds")

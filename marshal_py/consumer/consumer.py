@@ -36,6 +36,7 @@ from marshal_py.consumer.options import (
     check_by_ranges,
     check_max_deliveries,
     check_names,
+    check_prefer,
     check_retries,
     check_topics,
     client_of,
@@ -190,12 +191,13 @@ class Consumer(OfOneProcess, Generic[V]):
             value_deserializer = decoder(decode)
         check(
             topics=topics,
+            pattern=pattern,
+            max_claims=max_claims,
             auto_ack=auto_ack,
             dead_letter_topic=dead_letter_topic,
             claim_entire_topic=claim_entire_topic,
             by_lag=by_lag,
             labels=labels,
-            prefer=prefer,
             greedy=greedy,
             keep_on_close=keep_on_close,
             mirror_offsets=mirror_offsets,
@@ -205,8 +207,9 @@ class Consumer(OfOneProcess, Generic[V]):
             discovery_interval_s=discovery_interval_s,
             settle_ms=settle_ms,
         )
+        prefer = check_prefer(prefer)
         names = [topics] if isinstance(topics, str) else list(topics)
-        if not names and pattern is None:
+        if not names and not pattern:
             raise ConfigurationError("no topics: give `topics`, `pattern`, or both")
         check_topics(names)
         if mode not in ("at_least_once", "at_most_once"):
@@ -228,7 +231,7 @@ class Consumer(OfOneProcess, Generic[V]):
                 max_claims=(max_claims, None),
                 weight=(weight, 1.0),
                 by_lag=(by_lag, False),
-                prefer=(tuple(prefer), ()),
+                prefer=(prefer, ()),
                 on_assigned=(on_assigned, None),
                 on_revoked=(on_revoked, None),
             )
@@ -245,7 +248,7 @@ class Consumer(OfOneProcess, Generic[V]):
             weight,
             by_lag,
             dict(labels or {}),
-            tuple(prefer),
+            prefer,
             sharing,
             slots if sharing == "keys" else 0,
         )

@@ -26,6 +26,7 @@ __all__ = [
     "check_by_ranges",
     "check_max_deliveries",
     "check_names",
+    "check_prefer",
     "client_of",
     "start_at",
 ]
@@ -76,42 +77,70 @@ class ConsumerOptions:
                 takes(name, function, "(claim)", (1,))
 
 
-def _a_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-
-
+_MOST: Final = 1_000_000_000
+"""Seconds or milliseconds: more than this cannot be waited for."""
+_LATEST_MS: Final = 253_402_300_800_000
+"""The end of the year 9999, and less than microseconds or nanoseconds of today."""
 _NOT_IN_TOPICS: Final = re.compile(r"[^a-zA-Z0-9._-]")
+_NOT_IN_TEXTS: Final = re.compile("[\ud800-\udfff]")
+
+
+def _a_number(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and 0 <= value <= _MOST
+
+
+def _a_text(value: object) -> bool:
+    return isinstance(value, str) and not _NOT_IN_TEXTS.search(value)
+
+
+def _a_topic(value: object) -> bool:
+    """With ``{topic}`` for that of a message."""
+    if not isinstance(value, str) or value == "":
+        return False
+    return not _NOT_IN_TOPICS.search(value.replace("{topic}", ""))
+
 
 _EXPECTED: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     "dead_letter_topic": (
         "the name of a topic, or None",
-        lambda value: value is None or (isinstance(value, str) and value != ""),
+        lambda value: value is None or _a_topic(value),
+    ),
+    "pattern": (
+        "a regular expression, which is text, or None",
+        lambda value: value is None or _a_text(value),
+    ),
+    "max_claims": (
+        "a whole number, 0 to 2**63 - 1, or None for no limit",
+        lambda value: value is None or (type(value) is int and 0 <= value < 2**63),
     ),
     "topics": (
         "a name, or several",
         lambda value: isinstance(value, Iterable) and not isinstance(value, bytes),
     ),
-    "prefer": (
-        "several patterns, not one text",
-        lambda value: isinstance(value, Iterable) and not isinstance(value, str | bytes),
-    ),
     "mirror_offsets": (
         "True, False, or the name of a Kafka consumer group",
-        lambda value: isinstance(value, bool) or (isinstance(value, str) and value != ""),
+        lambda value: isinstance(value, bool) or (_a_text(value) and value != ""),
     ),
     **dict.fromkeys(
         ("auto_ack", "claim_entire_topic", "by_lag", "greedy", "keep_on_close"),
         ("True or False", lambda value: isinstance(value, bool)),
     ),
-    **dict.fromkeys(
-        ("labels", "kafka"),
-        ("a mapping, or None", lambda value: value is None or isinstance(value, Mapping)),
+    "labels": (
+        "a mapping of texts, or None",
+        lambda value: (
+            value is None
+            or (
+                isinstance(value, Mapping)
+                and all(_a_text(name) and _a_text(text) for name, text in value.items())
+            )
+        ),
     ),
+    "kafka": ("a mapping, or None", lambda value: value is None or isinstance(value, Mapping)),
     **dict.fromkeys(
         ("key_deserializer", "value_deserializer"),
         ("a function, or None", lambda value: value is None or callable(value)),
     ),
-    **dict.fromkeys(("discovery_interval_s", "settle_ms"), ("a number, 0 or more", _a_number)),
+    **dict.fromkeys(("discovery_interval_s", "settle_ms"), (f"a number, 0 to {_MOST}", _a_number)),
 }
 
 
@@ -121,6 +150,15 @@ def check(**arguments: object) -> None:
         expected, good = _EXPECTED[name]
         if not good(value):
             raise ConfigurationError(f"{name} = {value!r} must be {expected}")
+
+
+def check_prefer(prefer: object) -> tuple[str, ...]:
+    """Return its patterns. Raises `ConfigurationError`."""
+    if isinstance(prefer, Iterable) and not isinstance(prefer, str | bytes):
+        patterns = tuple(prefer)
+        if all(map(_a_text, patterns)):
+            return patterns
+    raise ConfigurationError(f"prefer = {prefer!r} must be several patterns, each a text")
 
 
 def check_max_deliveries(max_deliveries: int | None) -> None:
@@ -243,9 +281,9 @@ def start_at(start: Start) -> StartAt:
         return StartAt("time", max(0, int(start.timestamp() * 1000)))
     if isinstance(start, timedelta) and start >= timedelta():
         return StartAt("ago", start // timedelta(milliseconds=1))
-    if type(start) is int and start >= 0:
+    if type(start) is int and 0 <= start <= _LATEST_MS:
         return StartAt("time", start)
     raise ConfigurationError(
         f"start = {start!r} must be 'earliest', 'latest', a datetime, a timedelta of 0 or more (so "
-        "long ago), or milliseconds since 1970"
+        "long ago), or milliseconds since 1970, before the year 10000"
     )

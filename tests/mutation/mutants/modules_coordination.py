@@ -16,6 +16,24 @@ OF_CONSUMER = "unit/marshal_py/consumer"
 COORDINATION: tuple[Noticed, ...] = (
     # What is deleted, written and restored
     noticed(
+        "a pattern that is no text is refused",
+        f"{CONSUMER}.options",
+        "unit/marshal_py/consumer/test_options.py::test_what_is_of_the_wrong_kind_is_named",
+        ("_a_text", "isinstance(value, str) and not", "isinstance(value, bytes) or not"),
+    ),
+    noticed(
+        "a group begins at no time that is given in microseconds",
+        f"{CONSUMER}.options",
+        "unit/marshal_py/consumer/test_options.py::test_where_no_group_can_begin",
+        ("start_at", "0 <= start <= _LATEST_MS", "0 <= start"),
+    ),
+    noticed(
+        "a text is no yes or no",
+        f"{CLIENT}.settings",
+        "unit/marshal_py/client/test_settings.py::test_a_text_is_no_yes_or_no",
+        ("check_bool", "type(value) is not bool", "value is None"),
+    ),
+    noticed(
         "the last record that a snapshot covers is not trimmed",
         f"{ADMIN}.log_trimming",
         f"{OF_ADMIN}/test_log_trimming.py::test_the_last_record_that_the_newest_snapshot_covers_stays",

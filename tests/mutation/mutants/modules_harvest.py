@@ -418,6 +418,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("Harvester._lead", "self._is_cut_off |= isinstance(error, StoreUnavailable)", "pass"),
     ),
     noticed(
+        "the embedding program's meters have an interval",
+        f"{RUN}.embedding",
+        "unit/harvest/runtime/test_embedding.py::test_what_is_of_the_wrong_kind_is_named",
+        ("Harvest.__init__", " or not 0 < meter_interval_s <= _MOST_S", ""),
+    ),
+    noticed(
         "a leadership whose tools cannot be made is over",
         f"{RUN}.harvester",
         "unit/harvest/runtime/test_harvester.py::test_tools_that_cannot_be_made_end_the_leadership_and_the_process",

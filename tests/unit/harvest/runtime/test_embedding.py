@@ -195,3 +195,18 @@ def test_a_configuration_is_a_mapping_or_a_file(tmp_path: Path) -> None:
         Harvest("nowhere.yaml")
     with pytest.raises(ConfigurationError, match="the configuration: grup: unknown key"):
         Harvest({**CONFIG, "grup": "g"})
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"on_event": "print"}, "on_event = 'print' must be a function"),
+        ({"logger": "app"}, "logger = 'app' must be a logging.Logger"),
+        ({"meter_interval_s": 0}, "meter_interval_s = 0 must be a number of seconds above 0"),
+        ({"meter_interval_s": float("inf")}, "meter_interval_s = inf must be"),
+        ({"meter_interval_s": "5"}, "meter_interval_s = '5' must be"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_named(argument: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        Harvest(CONFIG, **argument)

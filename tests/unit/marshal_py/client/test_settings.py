@@ -42,6 +42,11 @@ USUAL: dict[str, Any] = {
         ({"connect_timeout_ms": 0}, "connect_timeout_ms = 0"),
         ({"snapshot_every": 0}, "snapshot_every = 0"),
         ({"topic": ""}, "topic = ''"),
+        ({"topic": "a b"}, "topic = 'a b' must be the name of a Kafka topic"),
+        ({"snapshot_topic": 7}, "snapshot_topic = 7 must be the name of a Kafka topic"),
+        ({"resume": "no"}, "resume = 'no' must be True or False"),
+        ({"member": None}, "member = None must be True or False"),
+        ({"wire": ["text"]}, r"wire = \['text'\] must be 'msgpack'"),
         ({"client_id": ""}, "client_id = ''"),
         ({"group_id": "x" * (MAX_ID_LENGTH + 1)}, "group_id = 'x+' must be text"),
         ({"group_id": "\ud800"}, "group_id = .* cannot be written as UTF-8"),
@@ -52,6 +57,13 @@ USUAL: dict[str, Any] = {
 def test_a_setting_that_cannot_work_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         ClientSettings(**{**USUAL, **changes})
+
+
+@pytest.mark.parametrize("name", ["create_topics", "close_on_sigterm"])
+def test_a_text_is_no_yes_or_no(name: str) -> None:
+    settings: Any = {name: "no"}
+    with pytest.raises(ConfigurationError, match=f"{name} = 'no' must be True or False"):
+        Marshal("a:1", group_id="g", **settings)
 
 
 def test_what_just_fits_is_taken() -> None:

@@ -29,6 +29,7 @@ def consumer(**settings: Any) -> Consumer:
         (datetime(2026, 1, 1, tzinfo=UTC), StartAt("time", 1_767_225_600_000)),
         (datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC), StartAt("time", 0)),
         (timedelta(0), StartAt("ago", 0)),
+        (timedelta.max, StartAt("ago", timedelta.max // timedelta(milliseconds=1))),
         (timedelta(hours=2), StartAt("ago", 7_200_000)),
         (timedelta(microseconds=1_500), StartAt("ago", 1)),
     ],
@@ -37,7 +38,9 @@ def test_where_a_group_begins(start: Any, at: StartAt) -> None:
     assert start_at(start) == at
 
 
-@pytest.mark.parametrize("start", [-1, True, 1.5, timedelta(seconds=-1), "now", None])
+@pytest.mark.parametrize(
+    "start", [-1, True, 1.5, timedelta(seconds=-1), "now", None, 2**70, 1_767_225_600_000_000]
+)
 def test_where_no_group_can_begin(start: Any) -> None:
     with pytest.raises(ConfigurationError, match="start = "):
         start_at(start)
@@ -50,9 +53,17 @@ def test_where_no_group_can_begin(start: Any) -> None:
         ({"topics": "orders,payments"}, "several topics are a list"),
         ({"topics": ["orders "]}, "names of topics have letters"),
         ({"prefer": "orders"}, "prefer = 'orders' must be several patterns"),
+        ({"prefer": [b"orders"]}, r"prefer = \[b'orders'\] must be several patterns"),
+        ({"pattern": b"x"}, "pattern = b'x' must be a regular expression, which is text"),
+        ({"pattern": "\ud800"}, "pattern = '.ud800' must be"),
+        ({"topics": (), "pattern": ""}, "no topics"),
+        ({"max_claims": 2**70}, "max_claims = 1180591620717411303424 must be a whole number"),
+        ({"labels": {"zone": 1}}, "labels = {'zone': 1} must be a mapping of texts"),
+        ({"dead_letter_topic": "{topic} dlq"}, "dead_letter_topic = '{topic} dlq' must be the"),
+        ({"discovery_interval_s": float("inf")}, "discovery_interval_s = inf must be a number"),
         ({"auto_ack": "no"}, "auto_ack = 'no' must be True or False"),
         ({"mirror_offsets": ""}, "mirror_offsets = '' must be"),
-        ({"settle_ms": -1}, "settle_ms = -1 must be a number, 0 or more"),
+        ({"settle_ms": -1}, "settle_ms = -1 must be a number, 0 to"),
         ({"settle_ms": True}, "settle_ms = True must be a number"),
         ({"labels": "zone=a"}, "labels = 'zone=a' must be a mapping"),
         ({"value_deserializer": "json"}, "value_deserializer = 'json' must be a function"),
