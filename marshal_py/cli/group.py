@@ -15,7 +15,7 @@ import typer
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, iso_utc, parse_since, safe
 from marshal_py.admin.group_admin import DEFAULT_PAUSE_S, GroupAdmin, SlotsChange
-from marshal_py.admin.lag import measure_lag, require_readable
+from marshal_py.admin.lag import measure_lag, require_online, require_readable
 from marshal_py.admin.positions import Change, Extent, Key, Target, target_of
 from marshal_py.admin.world_reader import read_world
 from marshal_py.admin.world_summary import summarize
@@ -89,8 +89,9 @@ def describe(
 ) -> None:
     """Show one group: what `marshal groups`, `members` and `lag` say of it, and who leads what.
 
-    A topic that the brokers hide for want of Describe is an error (exit code 2, with the command
-    that grants it), after all else: its partitions are missing.
+    After all else, what it cannot know is an error, as with `marshal lag`: a topic that the brokers
+    hide for want of Describe, of which no partition is shown (exit code 2, with the command that
+    grants it), and partitions without a leader (3).
     """
     found = read_world(connection, observe_s=observe_s)
     if group not in found.world.groups():
@@ -118,6 +119,7 @@ def describe(
             note(f"leader {leader.name}: {leader.leader or 'nobody'}")
         note(found.explain())
     require_readable(connection, found, group=group)
+    require_online(rows)
 
 
 # Pause and resume

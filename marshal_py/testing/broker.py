@@ -145,7 +145,8 @@ class TestBroker:
     ) -> None:
         """Write messages to a topic, in this order, and wait until they are there.
 
-        Raises `InvalidArgument` for what the topic does not take, `ClaimTimeout`.
+        There may be more of them than a producer's queue holds. Raises `InvalidArgument` for what
+        the topic does not take, `ClaimTimeout`.
         """
         self.create_topic(topic)
         problems: list[KafkaError] = []
@@ -157,14 +158,16 @@ class TestBroker:
         where = {} if partition is None else {"partition": partition}
         for value in values:
             try:
-                self._producer.produce(
+                while not self._has_taken(
                     topic,
                     value,
                     key=key,
                     headers=None if headers is None else list(headers.items()),
                     on_delivery=on_delivery,
                     **where,
-                )
+                ):
+                    if not self._producer.poll(_ANSWER_S):  # which makes room
+                        raise ClaimTimeout(f"topic {topic!r}: no answer within {_ANSWER_S:g} s")
             except KafkaException as error:  # librdkafka knows by itself
                 problems.append(error.args[0])
         left = self._producer.flush(_ANSWER_S)
@@ -174,6 +177,14 @@ class TestBroker:
             )
         if problems:
             raise InvalidArgument(f"topic {topic!r} did not take a message: {problems[0].str()}")
+
+    def _has_taken(self, *message: Any, **more: Any) -> bool:
+        """Whether the producer's queue had room."""
+        try:
+            self._producer.produce(*message, **more)
+        except BufferError:
+            return False
+        return True
 
     def messages(self, topic: str) -> list[Message]:
         """Return all that is in a topic now, partition by partition: what a handler has sent.

@@ -3186,6 +3186,12 @@ COMMANDS: tuple[Noticed, ...] = (
         ("GroupMetrics.ask", "if topic not in self._hidden:", "if True:"),
     ),
     noticed(
+        "a group is described with what is not known of it",
+        "marshal_py.cli.group",
+        f"{OF_CLI}/test_group.py::test_a_partition_without_a_leader_is_an_error_after_what_there_is",
+        ("describe", "require_online(rows)", "pass"),
+    ),
+    noticed(
         "a group is described with what is hidden of it",
         "marshal_py.cli.group",
         f"{OF_CLI}/test_group.py::test_a_topic_that_the_brokers_hide_is_an_error_after_what_they_show",

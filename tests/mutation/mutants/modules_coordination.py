@@ -3645,6 +3645,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a test may send more than a producer's queue holds",
+        "marshal_py.testing.broker",
+        f"{OF_CONSUMER}/test_testing_broker.py::test_more_messages_than_the_producers_queue_holds_are_written",
+        ("TestBroker._has_taken", "except BufferError:", "except ZeroDivisionError:"),
+    ),
+    noticed(
         "what a topic for tests does not take is an error",
         "marshal_py.testing.broker",
         f"{OF_CONSUMER}/test_testing_broker.py::test_what_a_topic_does_not_take_is_an_error",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from marshal_py.admin.group_admin import SlotsChange
+from marshal_py.admin.lag import PartitionLag
 from marshal_py.admin.positions import Change, Extent
 from marshal_py.cli import group as module
 from marshal_py.errors import AccessDenied, GroupInUse
@@ -117,6 +118,21 @@ def test_a_topic_that_the_brokers_hide_is_an_error_after_what_they_show(
     done = without_brokers("group", "describe", "g", *options)
     assert (done.exit_code, done.stdout.count("a1")) == (2, 1)
     assert "no right to Describe what g consumes" in done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_partition_without_a_leader_is_an_error_after_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    log = LogByHand()
+    log.write(heartbeat("a", 0, instance_id="a1", membership=1))
+    offline = PartitionLag("g", "orders", 1, 60, None, None, None, "a", "fresh", True, offline=True)
+    monkeypatch.setattr(module, "read_world", lambda *_, **__: log.view())
+    monkeypatch.setattr(module, "measure_lag", lambda *_, **__: [offline])
+    monkeypatch.setattr(module, "require_readable", lambda *_, **__: None)
+    done = without_brokers("group", "describe", "g", *options)
+    assert (done.exit_code, done.stdout.count("orders")) == (3, 1)
+    assert "Kafka has no leader for orders/1" in done.stderr
 
 
 # What is done

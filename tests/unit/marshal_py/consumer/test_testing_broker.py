@@ -91,6 +91,41 @@ class Silent:
     def close(self) -> None: ...
 
 
+class Full(Silent):
+    """A producer whose queue holds one message, which it writes when it is asked to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[bytes] = []
+        self.written: list[bytes] = []
+
+    def produce(self, *about: Any, **more: Any) -> None:
+        if self.waiting:
+            raise BufferError
+        self.waiting.append(about[1])
+
+    def poll(self, timeout_s: float) -> int:
+        self.written += self.waiting
+        count, self.waiting = len(self.waiting) if timeout_s else 0, []
+        return count
+
+    def flush(self, timeout_s: float) -> int:
+        self.poll(timeout_s)
+        return 0
+
+
+def test_more_messages_than_the_producers_queue_holds_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = broker.TestBroker("127.0.0.1:1")
+    asked._producer = producer = Full()
+    monkeypatch.setattr(asked, "create_topic", lambda topic: topic)
+    asked.send("t", *[b"1", b"2", b"3"])
+    assert producer.written == [b"1", b"2", b"3"]
+    monkeypatch.setattr(broker, "_ANSWER_S", 0.0)
+    with pytest.raises(ClaimTimeout, match="topic 't': no answer"):
+        asked.send("t", *[b"1", b"2", b"3"])
+
+
 def test_what_was_not_written_or_read_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "_ANSWER_S", 0.0)
     monkeypatch.setattr(broker, "connect", lambda *_: Silent())
