@@ -669,6 +669,36 @@ MODULES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a pause is ended though it was not seen to be accepted",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_a_pause_of_which_nothing_was_heard_is_ended_all_the_same",
+        (
+            "GroupAdmin.while_paused",
+            "self._restore(before, None if was_read else until_ms)",
+            "self._restore(before)",
+        ),
+    ),
+    noticed(
+        "after Ctrl-C the log is read again before the group is left as it was",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_a_pause_of_which_nothing_was_heard_is_ended_all_the_same",
+        (
+            "GroupAdmin.while_paused",
+            "self._log.replay()",
+            "pass",
+        ),
+    ),
+    noticed(
+        "of slots the lowest is where Kafka's own consumers go on",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_kafka_goes_on_where_the_last_slot_is",
+        (
+            "GroupAdmin._align_kafka",
+            "min(change.after, after.get(source, change.after))",
+            "change.after",
+        ),
+    ),
+    noticed(
         "what is fatal is no outage",
         f"{CLIENT}.kafka_clients",
         "unit/marshal_py/client/test_connection_errors.py::test_what_cannot_be_mended_is_kept_apart_from_outages",

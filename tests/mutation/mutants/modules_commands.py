@@ -271,6 +271,36 @@ COMMANDS: tuple[Noticed, ...] = (
         ("_slot", "if slot >= slots:", "if slot > slots:"),
     ),
     noticed(
+        "slot 0 is a slot",
+        f"{CLI}.explain",
+        f"{OF_CLI}/test_explain.py::test_a_slot_is_named_by_its_number_or_by_a_key_of_its_messages",
+        (
+            "explain",
+            "if slot is not None or key is not None:",
+            "if slot or key:",
+        ),
+    ),
+    noticed(
+        "offset 0 is a message",
+        f"{CLI}.explain",
+        f"{OF_CLI}/test_explain.py::test_the_first_message_of_a_partition_has_a_history_too",
+        (
+            "explain",
+            "if offset is not None:",
+            "if offset:",
+        ),
+    ),
+    noticed(
+        "a message that nobody had is a finding in JSON, too",
+        f"{CLI}.explain",
+        f"{OF_CLI}/test_explain.py::test_the_first_message_of_a_partition_has_a_history_too",
+        (
+            "_show_message",
+            "if not timeline.known:",
+            "if not timeline.known and not as_json:",
+        ),
+    ),
+    noticed(
         "a window lies around its moment",
         f"{CLI}.tail",
         f"{OF_CLI}/test_tail.py::test_a_window_lies_around_a_moment",
@@ -1277,6 +1307,16 @@ COMMANDS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a java that prints its version and fails does not run",
+        f"{EMBEDDED}.java",
+        f"{OF_EMBEDDED}/test_java.py::test_a_broken_java_is_not_found",
+        (
+            "_probe",
+            ", check=True",
+            "",
+        ),
+    ),
+    noticed(
         "a way to the jars that is named wins over the environment's",
         f"{EMBEDDED}.jars",
         f"{OF_EMBEDDED}/test_jars.py::test_what_is_said_here_wins_over_the_environment",
@@ -1541,6 +1581,46 @@ COMMANDS: tuple[Noticed, ...] = (
         ("EmbeddedMySQL._settings", "if os.geteuid() == 0:", "if os.geteuid() != 0:"),
     ),
     noticed(
+        "a MySQL is looked for in the next folder, too",
+        f"{EMBEDDED}.mysql",
+        f"{OF_EMBEDDED}/test_mysql.py::test_a_mysqld_that_is_mariadb_does_not_count",
+        (
+            "_in_system",
+            "            continue",
+            "            return None",
+        ),
+    ),
+    noticed(
+        "what a killed download of MySQL left is swept",
+        f"{EMBEDDED}.mysql",
+        f"{OF_EMBEDDED}/test_mysql.py::test_packages_are_fetched_once_from_the_systems_mirror_and_unpacked_beside_it",
+        (
+            "_fill",
+            "        shutil.rmtree(leftover, ignore_errors=True)",
+            "        pass",
+        ),
+    ),
+    noticed(
+        "an apt that hangs is a download that failed",
+        f"{EMBEDDED}.mysql",
+        f"{OF_EMBEDDED}/test_mysql.py::test_packages_that_do_not_come_are_not_waited_for_for_ever",
+        (
+            "_run",
+            "except (OSError, subprocess.TimeoutExpired) as error:",
+            "except OSError as error:",
+        ),
+    ),
+    noticed(
+        "MySQL is not fetched again by who waited for another process to do it",
+        f"{EMBEDDED}.mysql",
+        f"{OF_EMBEDDED}/test_mysql.py::test_who_waited_for_a_download_uses_it",
+        (
+            "_in_packages",
+            "if not home.exists():  # another",
+            "if progress:  # another",
+        ),
+    ),
+    noticed(
         "where the system does not tell, ports are below Linux's own",
         f"{EMBEDDED}.ports",
         f"{OF_EMBEDDED}/test_ports.py::test_where_the_system_does_not_tell_ports_are_those_below_linuxs_own",
@@ -1617,6 +1697,46 @@ COMMANDS: tuple[Noticed, ...] = (
             "EmbeddedKafka.delete_topic",
             "!= KafkaError.UNKNOWN_TOPIC_OR_PART",
             "== KafkaError.TOPIC_AUTHORIZATION_FAILED",
+        ),
+    ),
+    noticed(
+        "a topic is made when all its partitions are there",
+        f"{EMBEDDED}.kafka",
+        f"{OF_EMBEDDED}/test_kafka.py::test_a_topic_is_there_when_each_of_its_partitions_has_a_leader",
+        (
+            "EmbeddedKafka.create_topic",
+            "len(found) == partitions and ",
+            "",
+        ),
+    ),
+    noticed(
+        "a broker's restart that fails is told by what it logged itself",
+        f"{EMBEDDED}.kafka",
+        f"{OF_EMBEDDED}/test_kafka.py::test_a_restart_that_fails_tells_of_its_own_log_alone",
+        (
+            "EmbeddedKafka._raise_failed",
+            ", start=broker.log_start",
+            "",
+        ),
+    ),
+    noticed(
+        "what one client is told wins over what all are",
+        f"{EMBEDDED}.kafka",
+        f"{OF_EMBEDDED}/test_kafka.py::test_what_one_client_is_told_wins_over_what_all_are",
+        (
+            "EmbeddedKafka.admin",
+            "self._client_config | given",
+            "given | self._client_config",
+        ),
+    ),
+    noticed(
+        "a frozen broker is woken to be stopped",
+        f"{EMBEDDED}.kafka",
+        f"{OF_EMBEDDED}/test_kafka.py::test_a_frozen_broker_is_stopped_in_good_order",
+        (
+            "EmbeddedKafka.stop",
+            "process.signal(signal.SIGCONT)",
+            "pass",
         ),
     ),
     noticed(

@@ -2270,6 +2270,26 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_check_clocks", "abs(rate) > RATE_LIMIT", "rate > RATE_LIMIT"),
     ),
     noticed(
+        "the rate of clocks is that of the broker that was seen for longest",
+        f"{ADMIN}.cluster_checks",
+        "unit/marshal_py/admin/test_cluster_checks.py::test_the_rate_is_that_of_the_broker_that_was_seen_for_longest",
+        (
+            "measure_clock_rate",
+            " and (best is None or span_ms > best[0])",
+            "",
+        ),
+    ),
+    noticed(
+        "brokers' clocks are compared by their quickest answers",
+        f"{ADMIN}.cluster_checks",
+        "unit/marshal_py/admin/test_cluster_checks.py::test_an_answer_that_came_late_says_nothing_of_the_brokers_clock",
+        (
+            "_check_clocks",
+            "min(delay, ahead.get(sample.broker, delay))",
+            "delay",
+        ),
+    ),
+    noticed(
         "new events come by time",
         f"{ADMIN}.event_stream",
         f"{OF_ADMIN}/test_event_stream.py::test_what_is_new_comes_by_time_and_without_one_first",

@@ -230,6 +230,20 @@ def test_clocks_of_brokers_that_differ_and_the_wall_clock() -> None:
     assert note.name == "wall clock"
 
 
+@pytest.mark.parametrize(("longest", "other"), [(1, 2), (2, 1)])
+def test_the_rate_is_that_of_the_broker_that_was_seen_for_longest(longest: int, other: int) -> None:
+    """The shorter the time, the more of what is measured is how long answers took."""
+    samples = [ClockSample(longest, t, t) for t in range(0, 9_000, 100)]
+    samples += [ClockSample(other, round(t * 1.1), t) for t in range(0, 3_000, 100)]
+    assert measure_clock_rate(samples) == 0
+
+
+def test_an_answer_that_came_late_says_nothing_of_the_brokers_clock() -> None:
+    samples = [ClockSample(b, t, t) for b in (1, 2) for t in range(0, 3_000, 100)]
+    samples.append(ClockSample(1, 3_000, 5_000))
+    assert wrong(replace(SOUND, samples=tuple(samples))) == []
+
+
 def test_the_log_and_the_machine() -> None:
     found = wrong(replace(SOUND, mismatches=("w's snapshot differs",), other_wire=True))
     assert [(c.name, c.fix) for c in found] == [

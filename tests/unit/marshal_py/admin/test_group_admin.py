@@ -74,6 +74,35 @@ def test_what_somebody_else_pauses_meanwhile_stays() -> None:
     assert log.pause == other
 
 
+class Unread(Log):
+    """The pause is in the log, and whoever wrote it was broken off before it heard of that."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(None)
+        self.error, self.behind = error, list[Pause]()
+
+    def write_one(self, make: Make, timeout_s: float) -> None:
+        super().write_one(make, timeout_s)
+        if self.pauses:
+            self.pauses.clear()
+            if not isinstance(self.error, Exception):  # it was read, and not folded yet
+                assert self.pause is not None
+                self.behind, self.pause = [self.pause], None
+            raise self.error
+
+    def replay(self) -> None:
+        self.pause = self.behind.pop()
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("late"), KeyboardInterrupt()])
+def test_a_pause_of_which_nothing_was_heard_is_ended_all_the_same(error: BaseException) -> None:
+    log = Unread(error)
+    with pytest.raises(type(error)), Operated(log).while_paused(600):
+        pytest.fail("it is not known whether the group is paused")
+    assert log.written == 2
+    assert log.pause is None
+
+
 class Positioned(Operated):
     """One partition, which its holder lets go of beyond where it was."""
 
@@ -134,6 +163,21 @@ def test_what_kafka_has_committed_and_could_not_be_set_is_told(
     admin._align_kafka(changes)
     assert "the positions are set" in said[0]
     assert "is not: it has members" in said[0]
+
+
+def test_kafka_goes_on_where_the_last_slot_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain consumer reads whole partitions, and is to leave nothing out."""
+    written: list[dict[Key, int]] = []
+    monkeypatch.setattr(module, "committed_offsets", lambda *_: {("t", 0): 1, ("t", 1): 2})
+    monkeypatch.setattr(
+        module, "write_committed_offsets", lambda _a, _g, at, _s: written.append(at)
+    )
+    changes = [
+        Change(slots_cell("t", p, 2), slot, 80, after, None, Extent(0, 100))
+        for p, slot, after in [(0, 0, 30), (0, 1, 40), (1, 0, 60), (1, 1, 50)]
+    ]
+    GroupAdmin({"bootstrap.servers": "nowhere:1"}, "g")._align_kafka(changes)
+    assert written == [{("t", 0): 30, ("t", 1): 50}]
 
 
 class Refusing(Log):

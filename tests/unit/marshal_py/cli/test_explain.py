@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from marshal_py.admin.cell_timeline import CellStatus, CellTimeline, TimelineEntry
+from marshal_py.admin.message_timeline import MessageStatus, MessageTimeline
 from marshal_py.cli import explain as module
+from marshal_py.protocol.slots import slot_of_key, slots_cell
 from tests.support.marshal_command import without_brokers
 
 STRANGER = "[/bold] [red]x[/red]"
@@ -41,11 +43,25 @@ class World:
         timeline.entries += self.entries
         return timeline, self.status
 
+    def message_history(
+        self,
+        _: object,
+        key: tuple[str, str, int],
+        topic: str,
+        partition: int,
+        message: int,
+        at_ms: int | None,
+    ) -> tuple[MessageTimeline, MessageStatus]:
+        self.asked.append((*key, at_ms))
+        timeline = MessageTimeline(key, topic, partition, message, 2)
+        return timeline, timeline.status(0)
+
 
 @pytest.fixture(autouse=True)
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     found = World()
     monkeypatch.setattr(module, "read_cell_history", found.history)
+    monkeypatch.setattr(module, "read_message_history", found.message_history)
     monkeypatch.setattr(module, "read_world", lambda _: SimpleNamespace(world=None))
     monkeypatch.setattr(module, "slots_of", lambda *_: found.slots)
     return found
@@ -105,6 +121,30 @@ def test_what_cannot_be_meant_is_exit_code_2(world: World, arguments: list[str],
     assert done.exit_code == 2
     assert why in done.stderr
     assert world.asked == []
+
+
+@pytest.mark.parametrize(
+    ("named", "slot"),
+    [(["--slot", "0"], 0), (["--slot", "3", "--key", "k"], 3), (["--key", ""], None)],
+)
+def test_a_slot_is_named_by_its_number_or_by_a_key_of_its_messages(
+    world: World, named: list[str], slot: int | None
+) -> None:
+    """Keys are dealt out alike in each partition: the number of it plays no part."""
+    world.slots = 16
+    slot = slot_of_key(b"", 0, 16) if slot is None else slot
+    assert without_brokers("explain", "g", "t", "5", *named).exit_code == 0
+    assert world.asked == [("g", slots_cell("t", 5, 16), slot, None)]
+
+
+@pytest.mark.parametrize("shown", [[], ["--json"]])
+def test_the_first_message_of_a_partition_has_a_history_too(world: World, shown: list[str]) -> None:
+    done = without_brokers("explain", "g", "t", "5", "--offset", "0", *shown)
+    assert done.exit_code == 1
+    assert "group g has not had message 0 of t/5 yet" in done.stderr
+    assert world.asked == [("g", "t", 5, None)]
+    if shown:
+        assert json.loads(done.stdout)["offset"] == 0
 
 
 def test_a_slot_is_none_where_partitions_are_shared_whole(world: World) -> None:

@@ -53,9 +53,8 @@ def test_the_error_says_what_was_found_and_what_to_do(path_folder: Path) -> None
 
 
 def test_a_broken_java_is_not_found(path_folder: Path) -> None:
-    java = path_folder / "java"
-    java.write_text("#!/bin/sh\nexit 1\n")
-    java.chmod(0o755)
+    java = fake_java(path_folder, "21.0.8")
+    java.write_text(f"{java.read_text()}exit 1\n")
     with pytest.raises(JavaNotFound, match="not found"):
         find_java("path")
 

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.embedded import EmbeddedKafka, PortTaken, ServerFailed, kafka
+from tests.support.consumers import until
 
 
 class Image:
@@ -34,9 +35,17 @@ class Admin:
         self.brokers = {1}
         self.is_another = False
         self.answers = True
+        self.led: list[list[int]] = []
+        """Leaders of a topic's partitions, each time that it is asked for."""
         self.deletes: Exception | None = None
 
-    def list_topics(self, **_: Any) -> Any:
+    def create_topics(self, topics: list[Any], **_: Any) -> dict[str, Any]:
+        return {topic.topic: SimpleNamespace(result=lambda _: None) for topic in topics}
+
+    def list_topics(self, topic: str = "", **_: Any) -> Any:
+        if self.led:
+            found = dict(enumerate(SimpleNamespace(leader=n) for n in self.led.pop(0)))
+            return SimpleNamespace(topics={topic: SimpleNamespace(partitions=found)})
         if not self.answers:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         cluster_id = "another" if self.is_another else self.image.cluster_id
@@ -139,6 +148,47 @@ def test_only_that_a_topic_is_not_there_is_fine_where_it_is_deleted(
                 found.delete_topic("orders")
         else:
             found.delete_topic("orders")
+
+
+def test_a_topic_is_there_when_each_of_its_partitions_has_a_leader(admin: Admin) -> None:
+    with EmbeddedKafka() as found:
+        admin.led = [[], [1], [1, -1], [1, 1], [1, 1]]
+        assert found.create_topic("orders", 2) == "orders"
+        assert admin.led == [[1, 1]]
+
+
+def test_a_restart_that_fails_tells_of_its_own_log_alone(image: Image, admin: Admin) -> None:
+    image.script = f"echo Address already in use; {image.script}"
+    with EmbeddedKafka(timeout_s=600) as found:
+        found.kill()
+        admin.answers, image.script = False, "echo no disk; exit 1"
+        with pytest.raises(ServerFailed, match=r"(?s)broker 0 ended.*no disk") as raised:
+            found.start(0)
+    assert "in use" not in str(raised.value)
+    assert not isinstance(raised.value, PortTaken)
+
+
+def test_a_frozen_broker_is_stopped_in_good_order(image: Image, admin: Admin) -> None:
+    image.script = f"trap 'echo in good order; exit' TERM; echo serving; {image.script}"
+    with EmbeddedKafka() as found:
+        until(lambda: "serving" in found.log_path().read_text())
+        found.pause()
+        found.stop()
+        assert "in good order" in found.log_path().read_text()
+
+
+def test_what_one_client_is_told_wins_over_what_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda config: config)
+    found = EmbeddedKafka(client_config={"log_level": 6, "client.id": "all", "linger.ms": 1})
+    state: Any = SimpleNamespace(brokers=[SimpleNamespace(port=7)])
+    found._state = state
+    admin: Any = found.admin(client_id="one")
+    assert admin == {
+        "bootstrap.servers": "127.0.0.1:7",
+        "log_level": 6,
+        "client.id": "one",
+        "linger.ms": 1,
+    }
 
 
 def test_one_of_three_that_is_started_again_is_ready_when_it_is_known_beside_the_others(

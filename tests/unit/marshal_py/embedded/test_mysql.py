@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +43,7 @@ def test_a_mysqld_that_is_mariadb_does_not_count(
     assert module._in_system() is None
     other = folder.parent / "sbin"
     other.mkdir()
-    monkeypatch.setattr(module, "_ELSEWHERE", (str(other),))
+    monkeypatch.setattr(module, "_ELSEWHERE", (str(folder.parent / "nowhere"), str(other)))
     program(other / "mysqld", SAYS.format("mysqld  Ver 8.4.6 for Linux"))
     found = module._in_system()
     assert found is not None
@@ -71,6 +74,26 @@ def test_where_it_cannot_be_had_the_error_says_the_way_out(
     assert "Install MySQL 8.0 or newer so that its mysqld is on PATH" in str(caught.value)
     cache = folder.parent / "cache/marshal-py"
     assert [path.name for path in cache.iterdir()] == ["mysql.lock"]
+
+
+def test_packages_that_do_not_come_are_not_waited_for_for_ever(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(folder / "apt-get", "#!/bin/sh\nexec /bin/sleep 600\n")
+    monkeypatch.setattr(module, "_TIMEOUT_S", 0.05)
+    with pytest.raises(BinariesNotFound, match=r"timed out after 0\.05 seconds"):
+        module._in_packages(lambda _: None)
+
+
+def test_who_waited_for_a_download_uses_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def lock_late(home: Path, _progress: Any) -> Iterator[None]:
+        home.mkdir(parents=True)
+        yield
+
+    monkeypatch.setattr(module, "locked", lock_late)
+    with pytest.raises(BinariesNotFound, match="delete it"):  # and not that there is no apt-get
+        module._in_packages(lambda _: None)
 
 
 def test_packages_are_fetched_once_from_the_systems_mirror_and_unpacked_beside_it(
@@ -110,6 +133,8 @@ for file in files:
     (base / file).touch()
 """,
     )
+    left = folder.parent / "cache/marshal-py/.mysql.killed"
+    left.mkdir(parents=True)
     for _ in range(2):
         programs = EmbeddedMySQL()._find()
         base = folder.parent / "cache/marshal-py/mysql/usr"
@@ -117,6 +142,7 @@ for file in files:
         assert programs.command[0] == str(base / "lib64/ld-linux-x86-64.so.2")
         assert programs.command[-1] == str(base / "sbin/mysqld")
     assert len(asked.read_text().splitlines()) == 3
+    assert not left.exists(), "what a download left that was killed"
     assert capfd.readouterr().err.count("downloading") == 1
     (base / "sbin/mysqld").unlink()
     with pytest.raises(BinariesNotFound, match="delete it"):
