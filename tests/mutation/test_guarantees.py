@@ -8,6 +8,7 @@ import pytest
 
 from tests.mutation.find import find
 from tests.mutation.guarantees import BROKEN, Broken, notices
+from tests.mutation.mutants.promises import PROMISES
 from tests.support.paths import SPECS
 
 _LINES = dict(
@@ -20,6 +21,10 @@ _IDS = [f"{b.line}: {b.bug}: {b.test.rpartition('::')[2]}" for b in BROKEN]
 def test_the_line_names_the_test_and_the_bug_applies(broken: Broken) -> None:
     assert f"`{broken.test}`" in _LINES[broken.line]
     assert find(broken.bug).code()
+
+
+def test_every_bug_that_was_made_for_a_promise_is_planted() -> None:
+    assert {promise.name for promise in PROMISES} <= {broken.bug for broken in BROKEN}
 
 
 @pytest.mark.campaign

@@ -37,6 +37,8 @@ def test_names_are_unique() -> None:
 
 def test_every_campaign_has_unit_tests() -> None:
     assert {mutant.campaign for mutant in MUTANTS} == set(UNIT_TESTS)
+    files = {TESTS / "unit" / file for files in UNIT_TESTS.values() for file in files}
+    assert {file for file in files if not file.exists()} == set()
 
 
 @pytest.mark.parametrize(
