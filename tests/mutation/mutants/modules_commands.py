@@ -3481,4 +3481,64 @@ COMMANDS: tuple[Noticed, ...] = (
         f"{OF_EMBEDDED}/test_server.py::test_servers_with_one_folder_for_logs_have_a_log_each",
         ("Guard.own_log", "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"),
     ),
+    noticed(
+        "a test's run ends though it could not be asked what is left",
+        f"{TESTING}.broker",
+        "unit/marshal_py/consumer/test_testing_broker.py::test_a_run_ends_though_it_could_not_be_asked_once_what_is_left",
+        (
+            "TestBroker.run",
+            "contextlib.suppress(MarshalError)",
+            "contextlib.nullcontext()",
+        ),
+    ),
+    noticed(
+        "what a test's run has in hand when time is up is not waited for",
+        f"{TESTING}.broker",
+        "unit/marshal_py/consumer/test_testing_broker.py::test_what_is_in_hand_when_time_is_up_is_not_waited_for",
+        (
+            "TestBroker.run",
+            "0.0 if late.is_set() else None",
+            "None",
+        ),
+    ),
+    noticed(
+        "nobody looks at a test's run that has failed",
+        f"{TESTING}.broker",
+        "unit/marshal_py/consumer/test_testing_broker.py::test_nobody_looks_any_more_when_a_handler_has_failed",
+        (
+            "TestBroker.run",
+            "            over.set()\n",
+            "            pass\n",
+        ),
+    ),
+    noticed(
+        "what came while it was asked what is left is not done",
+        f"{TESTING}.broker",
+        "unit/marshal_py/consumer/test_testing_broker.py::test_messages_that_came_while_it_was_asked_what_is_left_are_not_done",
+        (
+            "_is_done",
+            "return not (stats.buffered or stats.running)",
+            "return True",
+        ),
+    ),
+    noticed(
+        "what this consumer holds and does not work on yet is not somebody else's",
+        f"{TESTING}.broker",
+        "unit/marshal_py/consumer/test_testing_broker.py::test_a_partition_that_is_not_worked_on_yet_is_not_done_unless_it_is_anothers",
+        (
+            "_held_elsewhere",
+            "cell.holder not in (None, consumer.marshal.client_id)",
+            "cell.holder is not None",
+        ),
+    ),
+    noticed(
+        "a test's messages have their headers",
+        f"{TESTING}.broker",
+        "unit/marshal_py/consumer/test_testing_broker.py::test_headers_go_along",
+        (
+            "TestBroker.send",
+            "headers=None if headers is None else list(headers.items()),",
+            "headers=None,",
+        ),
+    ),
 )

@@ -3337,6 +3337,66 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Consumer.shed", ") - count))", ") - 1))"),
     ),
     noticed(
+        "who waits for a lag says for how long",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_who_waits_says_for_how_long",
+        (
+            "Consumer.lag",
+            "lag(timeout_s)",
+            "lag(5.0)",
+        ),
+    ),
+    noticed(
+        "who waits for a commit says for how long",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_who_waits_says_for_how_long",
+        (
+            "Consumer.commit",
+            "commit(timeout_s)",
+            "commit(10.0)",
+        ),
+    ),
+    noticed(
+        "a rejected message is done once its dead letter is written",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_a_rejected_message_is_done_once_its_dead_letter_is_written",
+        (
+            "Consumer.acknowledge",
+            "            if kind is AcknowledgeType.REJECT:\n",
+            "            self.ack(message)\n            if kind is AcknowledgeType.REJECT:\n",
+        ),
+    ),
+    noticed(
+        "whoever still works on a message is told that its lease has lapsed",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_whoever_still_works_on_a_message_is_told_when_its_lease_has_lapsed",
+        (
+            "Consumer.acknowledge",
+            "if part is None or not part.claim.held:",
+            "if part is None:",
+        ),
+    ),
+    noticed(
+        "a run knows that it was told to stop before",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_a_run_ends_what_a_loop_had_in_hand_and_knows_that_it_was_told_to_stop",
+        (
+            "Consumer._run",
+            "            runner.stop(*self._stop_asked)\n",
+            "            pass\n",
+        ),
+    ),
+    noticed(
+        "a run ends what a loop had in hand",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_a_run_ends_what_a_loop_had_in_hand_and_knows_that_it_was_told_to_stop",
+        (
+            "Consumer._run",
+            "        iteration.settle()\n",
+            "        pass\n",
+        ),
+    ),
+    noticed(
         "whose consumer is closed wants nothing any more",
         f"{CONSUMER}.core",
         f"{OF_CONSUMER}/test_restarts.py::test_whose_consumer_is_closed_wants_nothing_any_more_though_its_client_goes_on",
@@ -3753,6 +3813,56 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{CLIENT}.marshal",
         f"{OF_CLIENT}/test_settings.py::test_an_instance_has_an_id_as_its_version_has_it",
         ("Marshal.__init__", "instance_id = instance_id[:8]", "instance_id = instance_id[:16]"),
+    ),
+    noticed(
+        "a client ends in the time that is given",
+        f"{CLIENT}.marshal",
+        f"{OF_CLIENT}/test_driver.py::test_a_client_ends_in_the_time_that_is_given_and_keeps_its_claims_if_told",
+        (
+            "Marshal.close",
+            "self._driver.close(timeout_s, release=release)",
+            "self._driver.close(10.0, release=release)",
+        ),
+    ),
+    noticed(
+        "what a member tells the others is written at once",
+        f"{CLIENT}.marshal",
+        f"{OF_CLIENT}/test_driver.py::test_what_a_member_tells_the_others_is_written_at_once_with_its_positions",
+        (
+            "Marshal.set_member_metadata",
+            "self._driver.carry_out()",
+            "pass",
+        ),
+    ),
+    noticed(
+        "how alive a holder looks is told by its own interval",
+        f"{CLIENT}.marshal",
+        f"{OF_CLIENT}/test_claims.py::test_how_alive_a_holder_looks_is_told_by_its_own_interval",
+        (
+            "Marshal.liveness",
+            "cell.interval_ms",
+            "self.settings.interval_ms",
+        ),
+    ),
+    noticed(
+        "what is tried may be to leave nothing behind",
+        f"{CLIENT}.marshal",
+        f"{OF_CLIENT}/test_claims.py::test_what_is_to_leave_nothing_behind_is_forgotten_however_it_was_claimed",
+        (
+            "Marshal.try_claim",
+            "timeout_s, ephemeral=ephemeral",
+            "timeout_s, ephemeral=False",
+        ),
+    ),
+    noticed(
+        "what is wanted may be to leave nothing behind",
+        f"{CLIENT}.marshal",
+        f"{OF_CLIENT}/test_claims.py::test_what_is_to_leave_nothing_behind_is_forgotten_however_it_was_claimed",
+        (
+            "Marshal.want",
+            "ephemeral=ephemeral",
+            "ephemeral=False",
+        ),
     ),
     noticed(
         "a client whose name is another's too is open",

@@ -15,6 +15,7 @@ from marshal_py.errors import ClaimTimeout, InvalidArgument
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.wire import MSGPACK
 from marshal_py.testing import TestBroker
+from tests.support.consumers import until
 from tests.support.spec import spec
 
 SOON_S = 0.3
@@ -112,6 +113,26 @@ def test_what_another_thread_waits_for_goes_on_when_one_has_waited_long_enough(
         assert won[0].wait_held(60)
 
 
+def test_what_is_to_leave_nothing_behind_is_forgotten_however_it_was_claimed(
+    mock_kafka: TestBroker,
+) -> None:
+    with client(mock_kafka, "me") as me:
+        tried = me.try_claim("t", 1, ephemeral=True)
+        assert tried is not None
+        claims = [
+            me.claim("t", 0, ephemeral=True),
+            tried,
+            me.want("t", 2, ephemeral=True),
+            *me.claim_many([("t", 3), ("t", 4)], ephemeral=True),
+            me.claim("t", 5),
+        ]
+        assert claims[2].wait_held(60)
+        for claim in claims:
+            claim.release()
+        block(me._driver.lock, until_nothing_is_claimed(me._registry))
+        assert [n for n in range(6) if me.cell("t", n) is not None] == [5]
+
+
 def test_of_keys_of_which_one_is_none_nothing_is_claimed(mock_kafka: TestBroker) -> None:
     with client(mock_kafka, "me") as me:
         with pytest.raises(InvalidArgument, match="partition = -1"):
@@ -179,3 +200,18 @@ def test_how_alive_a_holder_looks_is_told_and_of_a_cell_a_copy(mock_kafka: TestB
         assert again.holder == "me"
         claim.release()
         assert me.liveness("t", 0) is None
+
+
+def test_how_alive_a_holder_looks_is_told_by_its_own_interval(
+    mock_kafka: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks may have another one."""
+    slow = Marshal(mock_kafka.config, group_id="g", client_id="slow", interval_ms=60_000)
+    with slow, Marshal(mock_kafka.config, group_id="g", interval_ms=500) as me:
+        slow.claim("t", 0)
+        until(lambda: me.liveness("t", 0) is not None)
+        now_ns = me._driver.clock()
+        monkeypatch.setattr(me._driver, "clock", lambda: now_ns + 30 * 10**9)
+        assert me.liveness("t", 0) == "fresh"
+        monkeypatch.setattr(me._driver, "clock", lambda: now_ns + 130 * 10**9)
+        assert me.liveness("t", 0) == "stale"

@@ -111,3 +111,27 @@ def test_topics_are_made_in_the_time_that_a_start_may_take(
 def test_before_the_start_nothing_is_refused_and_nothing_has_failed() -> None:
     marshal = Marshal("127.0.0.1:1", group_id="g")
     assert (marshal.refused, marshal.failure, marshal.snapshot_mismatches) == (None, None, ())
+
+
+def test_a_client_ends_in_the_time_that_is_given_and_keeps_its_claims_if_told(
+    client: Client,
+) -> None:
+    ended: list[tuple[float, bool]] = []
+    client.driver.close = lambda timeout_s, *, release: ended.append((timeout_s, release))
+    client.marshal.close(2.5, release=False)
+    client.marshal.close()
+    assert ended == [(2.5, False), (10.0, True)]
+
+
+def test_what_a_member_tells_the_others_is_written_at_once_with_its_positions(
+    client: Client,
+) -> None:
+    did: list[Any] = []
+    client.driver.check_open = lambda: did.append("is open")
+    client.driver.refresh_offsets = lambda: did.append("positions")
+    client.driver.claimant = SimpleNamespace(
+        set_member_metadata=lambda metadata, _now_ns: did.append(metadata)
+    )
+    client.driver.carry_out = lambda: did.append("written")
+    client.marshal.set_member_metadata(b"news")
+    assert did == ["is open", "positions", b"news", "written"]

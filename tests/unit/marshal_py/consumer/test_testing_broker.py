@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from marshal_py.errors import ClaimTimeout, InvalidArgument
+from marshal_py import Consumer
+from marshal_py.errors import BrokerUnavailable, ClaimTimeout, Closed, InvalidArgument
 from marshal_py.protocol.slots import slot_of, slots_cell
 from marshal_py.testing import broker
 
@@ -136,3 +139,100 @@ def test_what_was_not_written_or_read_in_time_is_an_error(monkeypatch: pytest.Mo
         asked.send("t", b"1", b"2")
     with pytest.raises(ClaimTimeout, match="was not read"):
         asked.messages("t")
+
+
+class Running(Consumer):
+    """Runs until it is stopped, or until its handler fails."""
+
+    def __init__(self) -> None:
+        self.is_stopped = threading.Event()
+        self.drains: list[float | None] = []
+
+    def start(self) -> Running:
+        return self
+
+    def run(self, handler: Callable[[], None], **_: Any) -> Any:  # type: ignore[override]
+        handler()
+        assert self.is_stopped.wait(30), "nobody stops it"
+
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        self.drains.append(drain_timeout_s)
+        self.is_stopped.set()
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("for now"), Closed("by its handler")])
+def test_a_run_ends_though_it_could_not_be_asked_once_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    answers: list[Exception | bool] = [error, False, True]
+
+    def is_done(_: object) -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(broker, "_is_done", is_done)
+    consumer = Running()
+    broker.TestBroker("nowhere:1").run(lambda: None, consumer, timeout_s=600)
+    assert consumer.drains == [None], "what is in hand is finished"
+
+
+@pytest.mark.parametrize("error", [None, BrokerUnavailable("for good")])
+def test_what_is_in_hand_when_time_is_up_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    def is_done(_: object) -> bool:
+        if error is not None:
+            raise error
+        return False
+
+    monkeypatch.setattr(broker, "_is_done", is_done)
+    consumer = Running()
+    with pytest.raises(ClaimTimeout, match="not all messages were done"):
+        broker.TestBroker("nowhere:1").run(lambda: None, consumer, timeout_s=0.02)
+    assert consumer.drains == [0.0]
+
+
+def test_nobody_looks_any_more_when_a_handler_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "_is_done", lambda _: False)
+
+    def fail() -> None:
+        raise ValueError("no such customer")
+
+    consumer = Running()
+    with pytest.raises(ValueError, match="no such customer"):
+        broker.TestBroker("nowhere:1").run(fail, consumer, timeout_s=5)
+    assert consumer.drains == [None], "time is not up"
+
+
+@pytest.mark.parametrize(("holder", "is_done"), [("b", True), ("a", False), (None, False)])
+def test_a_partition_that_is_not_worked_on_yet_is_not_done_unless_it_is_anothers(
+    holder: str | None, is_done: bool
+) -> None:
+    """What is claimed here and not fetched yet has no lag to tell."""
+    found = consumer_of([], [])
+    found.lag = lambda timeout_s: {}
+    found.marshal.cell = lambda *_: SimpleNamespace(holder=holder)
+    assert broker._is_done(found) is is_done
+
+
+def test_messages_that_came_while_it_was_asked_what_is_left_are_not_done() -> None:
+    found = consumer_of([0, 1, 2], [])
+    counts = iter([(0, 0), (1, 0), (0, 0), (0, 1)])
+
+    def stats() -> Any:
+        buffered, running = next(counts)
+        return SimpleNamespace(buffered=buffered, running=running)
+
+    found.stats = stats
+    assert not broker._is_done(found)
+    assert not broker._is_done(found)
+
+
+@pytest.mark.parametrize("value", ["text", b"bytes"])
+def test_headers_go_along(mock_kafka: broker.TestBroker, value: Any) -> None:
+    mock_kafka.send("t", b"1", headers={"trace": value, "more": b""})
+    (message,) = mock_kafka.messages("t")
+    expected = value.encode() if isinstance(value, str) else value
+    assert message.headers() == [("trace", expected), ("more", b"")]

@@ -1,0 +1,83 @@
+"""What a `Consumer` hands on to the parts that it is made of, and in which order."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from marshal_py import AcknowledgeType, Consumer
+from marshal_py.errors import BrokerUnavailable, NotHeld
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    """One that was never started."""
+    return Consumer("127.0.0.1:1", group_id="g", topics="t")
+
+
+def test_who_waits_says_for_how_long(consumer: Consumer) -> None:
+    core: Any = consumer._core
+    asked: list[float] = []
+    core.shared = SimpleNamespace(lag=asked.append)
+    core.partitions = SimpleNamespace(commit=asked.append)
+    consumer.lag(timeout_s=1.5)
+    consumer.commit(2.5)
+    assert asked == [1.5, 2.5]
+
+
+def test_a_rejected_message_is_done_once_its_dead_letter_is_written(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message: Any = "a message"
+    core: Any = consumer._core
+    core.shared = SimpleNamespace(part_of=lambda _: None)
+    did: list[Any] = []
+    monkeypatch.setattr(consumer, "ack", did.append)
+    core.reject = lambda *rejected: did.append(rejected)
+    consumer.acknowledge(message, AcknowledgeType.REJECT, reason="no such customer")
+    assert did == [(message, "no such customer"), message]
+
+    def fail(*_: object) -> None:
+        raise BrokerUnavailable("down")
+
+    core.reject = fail
+    with pytest.raises(BrokerUnavailable):
+        consumer.acknowledge(message, AcknowledgeType.REJECT)
+    assert len(did) == 2, "it comes again"
+
+
+def test_whoever_still_works_on_a_message_is_told_when_its_lease_has_lapsed(
+    consumer: Consumer,
+) -> None:
+    message: Any = SimpleNamespace(topic=lambda: "t", partition=lambda: 0)
+    core: Any = consumer._core
+    claim = SimpleNamespace(held=True)
+    core.shared = SimpleNamespace(part_of=lambda _: SimpleNamespace(claim=claim))
+    consumer.acknowledge(message, AcknowledgeType.RENEW)
+    claim.held = False
+    with pytest.raises(NotHeld, match="t/0"):
+        consumer.acknowledge(message, AcknowledgeType.RENEW)
+
+
+@pytest.mark.parametrize("asked", [None, 2.5])
+def test_a_run_ends_what_a_loop_had_in_hand_and_knows_that_it_was_told_to_stop(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, asked: float | None
+) -> None:
+    did: list[Any] = []
+
+    def note(*what: Any) -> Any:
+        return lambda *more: did.append((*what, *more))
+
+    core: Any = consumer._core
+    core.iteration = SimpleNamespace(
+        enter=note("enter"), settle=note("settle"), leave=note("leave")
+    )
+    monkeypatch.setattr(consumer, "close", note("close"))
+    runner: Any = SimpleNamespace(stop=note("stop"), run=note("run"), stats=lambda: None)
+    if asked is not None:
+        consumer.stop(asked)
+    consumer._run(runner)
+    stops = [] if asked is None else [("stop", asked)]
+    assert did == [("enter",), ("settle",), *stops, ("run",), ("leave",), ("close",)]
