@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
 
 from marshal_py.admin.books import Book, book_of
 from marshal_py.admin.connection import Connection
@@ -27,6 +28,7 @@ from marshal_py.protocol.world import LEADER_PREFIX, Liveness
 __all__ = [
     "Extents",
     "PartitionLag",
+    "hidden_among",
     "hidden_topics",
     "measure_lag",
     "require_online",
@@ -241,18 +243,25 @@ def hidden_topics(
             for _, key, cell in found.world.cells(group)
             if cell.position >= 0 and agreement_of(key[1]) is None
         }
-    used = {name for name in used if name[:1] != "/" and not name.startswith(LEADER_PREFIX)}
     admin = admin_client(connection.kafka)
     missing = used - set(admin.list_topics(timeout=connection.timeout_s).topics)
     if topic is not None:
         missing &= {topic}
+    return hidden_among(admin, missing, connection.timeout_s)
+
+
+def hidden_among(admin: AdminClient, topics: Iterable[str], timeout_s: float) -> list[str]:
+    """Return those of the topics, which no list has, that are hidden for want of Describe.
+
+    Names that no topic can have are left out. Raises `confluent_kafka.KafkaException`.
+    """
     # By name: the brokers say nothing of what they hide otherwise, and this creates no topic.
-    asked = TopicCollection([name for name in sorted(missing) if is_topic(name)])
+    asked = TopicCollection([name for name in sorted(topics) if is_topic(name)])
     if not asked.topic_names:
         return []
     hidden = []
-    for name, answer in admin.describe_topics(asked, request_timeout=connection.timeout_s).items():
-        error = answer.exception(connection.timeout_s)
+    for name, answer in admin.describe_topics(asked, request_timeout=timeout_s).items():
+        error = answer.exception(timeout_s)
         if isinstance(error, KafkaException) and error.args[0].code() in REFUSED:
             hidden.append(name)
     return hidden

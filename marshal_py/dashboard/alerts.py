@@ -14,8 +14,8 @@ __all__ = ["Alert", "Alerts", "Kind", "Severity"]
 
 Severity: TypeAlias = Literal["high", "low"]
 Kind: TypeAlias = str
-"""stale, flapping, duplicate_client_id, snapshot_mismatch, growing_lag, stuck, pause_expired, or
-one of `marshal_py.protocol.history.anomalies.KINDS`."""
+"""stale, flapping, duplicate_client_id, snapshot_mismatch, growing_lag, stuck, pause_expired,
+topic_hidden, or one of `marshal_py.protocol.history.anomalies.KINDS`."""
 
 MAX_ALERTS: Final = 500
 KEPT_MS: Final = 3_600_000

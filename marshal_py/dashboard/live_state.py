@@ -12,7 +12,7 @@ page that blinks whenever one takes its time would hide what matters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +20,7 @@ from marshal_py.admin.books import seen_as, shown_of
 from marshal_py.admin.event_text import ROUTINE, as_text, cell_text, without_epoch
 from marshal_py.admin.formatting import count
 from marshal_py.admin.sharing import slots_of
+from marshal_py.admin.world_summary import wanted_topics
 from marshal_py.dashboard.alerts import Alerts, Severity
 from marshal_py.dashboard.cell_grid import FRESH, STALE, UNKNOWN, CellGrid, GridRow
 from marshal_py.dashboard.groups import groups_document, leaders_document, members_document
@@ -30,7 +31,7 @@ from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.text_history import text_history
 from marshal_py.protocol.rationalizer import Cell, CellKey
-from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, slot_of
+from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, slot_of, source_of
 from marshal_py.protocol.text.rationalizer import TextWorld
 from marshal_py.protocol.world import LEADER_PREFIX, MS, Observer, World
 
@@ -451,6 +452,32 @@ class LiveState:
         topic = row.topic if slot is None else slot.topic
         now = slots_of(self.world, row.group, topic)
         return now == (BY_PARTITIONS if slot is None else slot.slots)
+
+    def consumed_beyond(self, ends: Ends) -> set[str]:
+        """The topics that groups consume by name, and of which it is not known where they end.
+
+        See `marshal_py.admin.lag.hidden_topics`.
+        """
+        wanted = set[str]()
+        for view in self.world.members():
+            wanted.update(wanted_topics(view.member.metadata) or ())
+        for row in self.grid.rows.values():
+            if row.topic not in ends and agreement_of(row.topic) is None:
+                cells = [self.world.cell(row.group, row.topic, p) for p in row.partitions]
+                if any(cell is not None and cell.position >= 0 for cell in cells):
+                    wanted.add(source_of(row.topic, row.partitions[0])[0])
+        return wanted - ends.keys()
+
+    def set_hidden(self, hidden: Mapping[str, str], now_ms: int) -> None:
+        """Take in which topics the brokers hide, and what is missing: their lag is not known."""
+        for key in self.alerts.raised("topic_hidden"):
+            if key[1] not in hidden:
+                self.alerts.end(key, now_ms)
+        for topic, missing in hidden.items():
+            text = (
+                f"{topic} is hidden from this dashboard, and how far groups are behind: {missing}"
+            )
+            self.alerts.raise_(("hidden", topic), "topic_hidden", "low", text, now_ms, topic=topic)
 
     def update_lag(self, row: GridRow, now_ms: int) -> None:
         """Bring a row's lag up to date."""

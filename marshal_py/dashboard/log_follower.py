@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import stamp_ms
+from marshal_py.client.acl import denied
 from marshal_py.client.log_reader import Batch, LogReader, Truncated, boottime_ns
 from marshal_py.dashboard.lag import Ends
 from marshal_py.dashboard.live_state import LiveState
@@ -421,11 +422,17 @@ class LogFollower:
         """Ask whether the log's brokers answer, and where these topics end."""
         asked_ns, answered, trouble = boottime_ns(), False, ""
         ends: Ends | None = None
+        hidden: dict[str, str] = {}
         try:
             self._ends.ask_log(live.world.partitions)
             answered = True
             if topics:
-                ends = self._ends.ask(topics)
+                found = self._ends.ask(topics)
+                with self.lock:
+                    unseen = live.consumed_beyond(found)
+                for topic in self._ends.hidden(unseen):
+                    hidden[topic] = str(denied(self.connection.kafka, topic, "Describe"))
+                ends = found
         except (KafkaException, MarshalError) as error:
             trouble = f"no answer from the brokers: {error}"
         except Exception:  # the grid goes on without lag
@@ -437,6 +444,7 @@ class LogFollower:
                 self._note_contact(trouble, asked_ns)
             if ends is not None:
                 live.lags.offline = self._ends.offline
+                live.set_hidden(hidden, self.now_ms())
             rows = [] if ends is None else live.set_ends(ends, self.now_ms())
         for row in rows:
             with self.lock:

@@ -11,6 +11,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count
+from marshal_py.admin.lag import hidden_among
 from marshal_py.client.topics import admin_client
 from marshal_py.dashboard.lag import Ends
 from marshal_py.errors import BrokerUnavailable
@@ -30,6 +31,8 @@ class TopicEnds:
         self._admin: Any = None
         self._timeout_s = min(5.0, connection.timeout_s)
         self._last: Ends = {}
+        self._listed: Collection[str] = ()
+        """The topics that the brokers showed when they were asked last."""
 
     def _client(self) -> Any:
         self._admin = self._admin or admin_client(self._connection.kafka)
@@ -79,6 +82,7 @@ class TopicEnds:
         if not topics:
             return {}
         listed = self._client().list_topics(timeout=self._timeout_s).topics
+        self._listed = listed.keys()
         found = {t: listed[t].partitions for t in topics if t in listed and listed[t].error is None}
         leaders = {(t, p): about.leader for t, parts in found.items() for p, about in parts.items()}
         # Who asks for one without a leader gets no answer about any.
@@ -97,3 +101,11 @@ class TopicEnds:
                     offline |= {(name, p) for p in range(slot.slots)}
         self.offline = offline
         return ends
+
+    def hidden(self, topics: Iterable[str]) -> list[str]:
+        """Return those of the topics that the brokers hide for want of Describe. After `ask`.
+
+        Raises `KafkaException`.
+        """
+        unseen = [topic for topic in topics if topic not in self._listed]
+        return hidden_among(self._client(), unseen, self._timeout_s)

@@ -14,6 +14,7 @@ const KINDS = {
   growing_lag: "Growing lag",
   stuck: "Stands still",
   pause_expired: "Pause is over",
+  topic_hidden: "Hidden topic",
 };
 const kindName = (kind) =>
   KINDS[kind] ?? kind[0].toUpperCase() + kind.slice(1).replaceAll("_", " ");

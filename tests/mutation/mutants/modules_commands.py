@@ -3294,6 +3294,30 @@ COMMANDS: tuple[Noticed, ...] = (
         ("GroupMetrics.ask", ", held=_is_alive(row)", ""),
     ),
     noticed(
+        "a dashboard tells of a topic that is hidden from it",
+        "marshal_py.dashboard.log_follower",
+        f"{OF_DASHBOARD}/test_log_follower.py::test_a_topic_that_the_brokers_hide_is_an_alert_with_the_way_out",
+        ("LogFollower._ask_ends", "live.set_hidden(hidden, self.now_ms())", "pass"),
+    ),
+    noticed(
+        "a topic that is shown again is hidden no more",
+        "marshal_py.dashboard.live_state",
+        f"{OF_DASHBOARD}/test_log_follower.py::test_a_topic_that_the_brokers_hide_is_an_alert_with_the_way_out",
+        ("LiveState.set_hidden", "if key[1] not in hidden:", "if False:"),
+    ),
+    noticed(
+        "a lock is no topic that brokers hide",
+        "marshal_py.dashboard.live_state",
+        f"{OF_DASHBOARD}/test_live_state.py::test_what_groups_consume_and_has_no_known_end_is_looked_for",
+        ("LiveState.consumed_beyond", " and cell.position >= 0", ""),
+    ),
+    noticed(
+        "what does not exist is not hidden",
+        "marshal_py.admin.lag",
+        f"{OF_DASHBOARD}/test_topic_ends.py::test_what_the_brokers_hide_is_told_from_what_does_not_exist",
+        ("hidden_among", " and error.args[0].code() in REFUSED", ""),
+    ),
+    noticed(
         "an exporter tells of a topic that is hidden from it",
         "marshal_py.telemetry.group_metrics",
         "unit/marshal_py/telemetry/test_group_metrics.py::test_a_topic_that_the_brokers_hide_is_told_and_logged_once",

@@ -18,8 +18,10 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from marshal_py import AccessDenied, AuthenticationFailed, ConfigurationError, Consumer, Marshal
+from marshal_py.admin.connection import Connection
 from marshal_py.cli.app import app
 from marshal_py.client.topics import create_topics
+from marshal_py.dashboard.topic_ends import TopicEnds
 from marshal_py.protocol.messages import ReleaseGroup, encode
 from tests.support.secure_kafka import ADMIN_PASSWORD, SecureKafka, secure_kafka
 
@@ -302,7 +304,6 @@ def test_doctor_names_the_missing_right_and_the_command_that_grants_it(
 ) -> None:
     from marshal_py.admin.cluster_checks import check_cluster
     from marshal_py.admin.cluster_facts import gather_cluster_facts
-    from marshal_py.admin.connection import Connection
 
     connection = Connection(secure.config(user, PASSWORD), topic)
     blind = {(c.subject, c.name): c for c in check_cluster(gather_cluster_facts(connection))}
@@ -345,5 +346,8 @@ def test_lag_of_a_topic_that_may_not_be_seen_is_an_error_and_not_zero(
     hidden = lag()
     assert hidden.exit_code == 2
     assert _names_the_way_out(hidden.output.replace("\n", " "), user, "Describe", orders)
+    dashboard = TopicEnds(Connection(secure.config(user, PASSWORD), topic))
+    assert (dashboard.ask({orders}), dashboard.hidden({orders})) == ({}, [orders])
     secure.allow(user, "Describe", orders)
     assert lag().exit_code == 0
+    assert (dashboard.ask({orders}), dashboard.hidden({orders})) == ({orders: {0: 0}}, [])

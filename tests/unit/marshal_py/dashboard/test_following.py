@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -75,6 +75,10 @@ class Ends(TopicEnds):
     def ask(self, topics: set[str]) -> dict[str, dict[int, int]]:
         self.asked.put(topics)
         return {} if self.are_gone else {topic: {0: 10} for topic in topics}
+
+    def hidden(self, topics: Iterable[str]) -> list[str]:
+        assert not self.are_gone or set(topics) == {"t"}
+        return []
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from marshal_py.protocol.messages import (
     encode,
 )
 from marshal_py.protocol.rationalizer import apply
+from marshal_py.protocol.slots import slots_cell
+from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import MS, Observer, World
 
 INTERVAL_MS = 1_000
@@ -523,6 +525,18 @@ def test_two_processes_under_one_name_are_an_alert() -> None:
         stage.put(Heartbeat, "a", INTERVAL_MS, 0, [first, 3], instance="a-1")
         stage.put(Heartbeat, "a", INTERVAL_MS, instance="a-2")
     assert any("two processes share it" in text for text, _ in stage.alerts("duplicate_client_id"))
+
+
+def test_what_groups_consume_and_has_no_known_end_is_looked_for() -> None:
+    """Locks, elections and what says how a topic is shared stand for no topic of Kafka's."""
+    stage, cell = Stage(), slots_cell("slots", 2, 4)
+    stage.put(Heartbeat, "a", INTERVAL_MS, 1, [], [], Subscription(frozenset({"wanted"})).encode())
+    for topic in ("read", "known", cell):
+        stage.beat("a", stage.claim("a", 0, topic), next_offset=7)
+    for topic in ("lock", "leader:x"):
+        stage.claim("a", 0, topic)
+    assert stage.live.consumed_beyond({"known": {}}) == {"wanted", "read", "slots"}
+    assert stage.live.consumed_beyond({"known": {}, "slots": {}, cell: {}}) == {"wanted", "read"}
 
 
 def test_a_mismatch_of_snapshots_is_an_alert() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,6 +143,9 @@ class Ends(TopicEnds):
     def ask(self, topics: set[str]) -> dict[str, dict[int, int]]:
         return {}
 
+    def hidden(self, topics: Iterable[str]) -> list[str]:
+        return [topic for topic in topics if topic == "secret"]
+
 
 def test_only_an_answer_is_contact_and_only_what_kafka_refuses_is_the_loss_of_it() -> None:
     follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=(ends := Ends(None)))
@@ -166,6 +170,24 @@ def test_only_an_answer_is_contact_and_only_what_kafka_refuses_is_the_loss_of_it
     follower._ask_ends(live, set())
     assert (follower.phase, live.contact_since_ns) == ("live", live.contact_ns)
     assert live.contact_ns != first_ns
+
+
+def test_a_topic_that_the_brokers_hide_is_an_alert_with_the_way_out() -> None:
+    """Its lag is missing, which looks as though nobody were behind."""
+    follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=Ends(None))
+    follower.live = live = LiveState(World(1), [Observer()])
+    unseen = {"secret", "later"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "consumed_beyond", lambda ends: unseen - ends.keys())
+        follower._ask_ends(live, {"secret"})
+        (alert,) = live.alerts.all()
+        assert (alert.kind, alert.topic, alert.until_ms) == ("topic_hidden", "secret", None)
+        assert "--operation Describe --topic secret" in alert.text
+        follower._ask_ends(live, set())
+        assert alert.until_ms is None, "this time it was not asked"
+        unseen.remove("secret")
+        follower._ask_ends(live, {"secret"})
+    assert alert.until_ms is not None
 
 
 class Quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from marshal_py.dashboard.topic_ends import TopicEnds
 from marshal_py.errors import BrokerUnavailable
 from marshal_py.protocol.slots import slots_cell
 
+UNKNOWN = KafkaError.UNKNOWN_TOPIC_OR_PART
+
 
 class Admin:
     """Knows topics of two partitions that end at 10 and 20; some have no leader."""
@@ -25,7 +28,7 @@ class Admin:
         """These do not answer, though they have a leader."""
         self.heals = False
         self.waits_s: set[float] = set()
-        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        error = KafkaError(UNKNOWN)
         self.listed = {
             "gone": SimpleNamespace(error=error, partitions={0: SimpleNamespace(leader=1)}),
         }
@@ -37,6 +40,14 @@ class Admin:
         leaders = {p: SimpleNamespace(leader=self.leader("orders", p)) for p in (0, 1)}
         self.listed["orders"] = SimpleNamespace(error=None, partitions=leaders)
         return SimpleNamespace(topics=self.listed)
+
+    def describe_topics(self, asked: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        self.waits_s.add(request_timeout)
+        found: dict[str, Future[Any]] = {name: Future() for name in asked.topic_names}
+        for name, answer in found.items():
+            code = KafkaError.TOPIC_AUTHORIZATION_FAILED if name == "secret" else UNKNOWN
+            answer.set_exception(KafkaException(KafkaError(code)))
+        return found
 
     def leader(self, topic: str, partition: int) -> int:
         return -1 if (topic, partition) in self.leaderless else 1
@@ -95,6 +106,14 @@ def test_slots_end_where_their_partition_does(admin: Admin) -> None:
     assert ends().ask({cell})[cell] == {0: 20, 1: 20, 2: 20, 3: 20}
     admin.leaderless.add(("orders", 1))
     assert ends().ask({cell})[cell] == {}
+
+
+def test_what_the_brokers_hide_is_told_from_what_does_not_exist(admin: Admin) -> None:
+    asking = ends()
+    asking.ask({"orders", "secret"})
+    assert asking.hidden({"orders", "secret", "later", "leader:x"}) == ["secret"]
+    assert asking.hidden({"orders", "leader:x"}) == []
+    assert admin.waits_s == {5.0}
 
 
 def test_nothing_is_asked_of_nobody(admin: Admin) -> None:
