@@ -1672,6 +1672,16 @@ COORDINATION: tuple[Noticed, ...] = (
         ("ClaimSnapshot.held", "_now_ns() < self.lease_until_ns", "self.lease_until_ns > 0"),
     ),
     noticed(
+        "a local function is none for another process",
+        f"{CONSUMER}.handlers.options",
+        f"{OF_CONSUMER}/handlers/test_options.py::test_what_another_process_cannot_be_sent_is_told_before_it_runs",
+        (
+            "_check_sendable",
+            "except Exception as error:",
+            "except pickle.PicklingError as error:",
+        ),
+    ),
+    noticed(
         "beside Go the dead are taken over after two intervals",
         f"{CONSUMER}.assignor_version1",
         f"{OF_CONSUMER}/test_version1_assignor.py::test_what_a_dead_client_holds_is_free_after_two_intervals",
@@ -1718,6 +1728,26 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{CONSUMER}.options",
         f"{OF_CONSUMER}/test_options.py::test_where_a_group_begins",
         ("start_at", "start // timedelta(milliseconds=1)", "start // timedelta(seconds=1)"),
+    ),
+    noticed(
+        "a client of version 1 that is passed gives no more than one that is made",
+        f"{CONSUMER}.options",
+        f"{OF_CONSUMER}/test_options.py::test_a_client_that_is_passed_has_its_settings_already",
+        (
+            "client_of",
+            "        _check_wire(config.settings.wire, subscription, mode, greedy)\n",
+            "        pass\n",
+        ),
+    ),
+    noticed(
+        "topics of a pattern may have a retry of their own",
+        f"{CONSUMER}.options",
+        f"{OF_CONSUMER}/test_options.py::test_a_retry_is_for_a_topic_that_is_consumed_or_may_be",
+        (
+            "check_retries",
+            " or subscription.pattern is not None",
+            "",
+        ),
     ),
     noticed(
         "a topic of dead letters may be hidden, and not missing",
@@ -3999,5 +4029,15 @@ COORDINATION: tuple[Noticed, ...] = (
         "marshal_py.embedded._guard",
         "unit/marshal_py/embedded/test_guard.py::test_shared_memory_of_a_killed_postgresql_goes_with_its_folder",
         ("Guard.clean_up", "release_shared_memory(path)", "pass"),
+    ),
+    noticed(
+        "all that the log brings at once counts",
+        f"{CONSUMER}.assignor",
+        f"{OF_CONSUMER}/test_assignor.py::test_all_that_comes_at_once_counts",
+        (
+            "Assignor.is_affected_by",
+            "if self._view.hear(event):",
+            "if affected or self._view.hear(event):",
+        ),
     ),
 )

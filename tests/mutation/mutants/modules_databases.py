@@ -1573,4 +1573,44 @@ DATABASES: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_wal_leader.py::test_all_that_a_leader_was_connected_with_is_closed",
         ("WalTools.close", "(self.source, self.purger, ", "(self.source, "),
     ),
+    noticed(
+        "small rows make the next page only a little larger",
+        f"{CORE}.pacing",
+        "unit/harvest/core/test_pacing.py::test_a_page_of_small_rows_does_not_make_the_next_one_too_large",
+        (
+            "Pace.learn",
+            "max(average, (3 * self._row_bytes + average) // 4)",
+            "average",
+        ),
+    ),
+    noticed(
+        "what succeeds makes the next failure a first one whatever failed",
+        f"{CORE}.pacing",
+        "unit/harvest/core/test_pacing.py::test_what_succeeds_makes_the_next_failure_a_first_one_whatever_failed",
+        (
+            "Pace.succeeded",
+            "        self._failures = 0\n        if self.most is None:\n            return\n",
+            "        if self.most is None:\n            return\n        self._failures = 0\n",
+        ),
+    ),
+    noticed(
+        "the one destination's name is no template",
+        f"{CORE}.routes",
+        "unit/harvest/core/test_relay.py::test_routes",
+        (
+            "Router.__init__",
+            'self._any.replace("{", "{{").replace("}", "}}")',
+            "self._any",
+        ),
+    ),
+    noticed(
+        "a row that has no idempotency key is a bad row",
+        f"{CORE}.routes",
+        "unit/harvest/core/test_relay.py::test_routes",
+        (
+            "Router.messages",
+            "            self.unique(row)\n",
+            "            pass\n",
+        ),
+    ),
 )

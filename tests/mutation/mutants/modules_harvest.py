@@ -874,6 +874,46 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("Decoder._row", "its = tuple(map(_from_hex, its))", "pass"),
     ),
     noticed(
+        "what was taken of the stream takes no room",
+        f"{PG}.pgoutput",
+        "unit/harvest/databases/test_pgoutput.py::test_a_transaction_comes_in_as_many_parts_as_it_is_taken_in",
+        (
+            "Decoder.take",
+            "self.rows = self.size_bytes = 0",
+            "self.rows = 0",
+        ),
+    ),
+    noticed(
+        "rows of a transaction are counted through",
+        f"{PG}.pgoutput",
+        "unit/harvest/databases/test_pgoutput.py::test_a_transaction_comes_in_as_many_parts_as_it_is_taken_in",
+        (
+            "Decoder.take",
+            "self._first += len(self._open)",
+            "self._first = len(self._open)",
+        ),
+    ),
+    noticed(
+        "names of headers are not kept for ever",
+        f"{PG}.pgoutput",
+        "unit/harvest/databases/test_pgoutput.py::test_what_is_kept_of_topics_and_headers_is_bounded",
+        (
+            "Decoder._names",
+            "self._headers.clear()",
+            "pass",
+        ),
+    ),
+    noticed(
+        "names of topics are not kept for ever",
+        f"{PG}.pgoutput",
+        "unit/harvest/databases/test_pgoutput.py::test_what_is_kept_of_topics_and_headers_is_bounded",
+        (
+            "Decoder._topic",
+            "self._topics.clear()",
+            "pass",
+        ),
+    ),
+    noticed(
         "bytes in text form are asked for in the form that is read",
         f"{PG}.replication",
         "unit/harvest/databases/test_replication.py::test_a_stream_does_not_wait_for_its_server",

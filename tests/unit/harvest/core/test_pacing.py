@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,3 +67,26 @@ def test_after_success_it_is_as_large_as_ever() -> None:
         pace.succeeded()
     assert pace.most is None
     assert pace.room(0, 0, 0) == 5_000
+
+
+def test_a_page_of_small_rows_does_not_make_the_next_one_too_large() -> None:
+    """Large rows may follow; what is larger counts at once."""
+    pace = Pace(Limits(max_in_flight_bytes=10_000))
+    pace.learn(256, 256 * 1_000, full=True)
+    assert pace.room(0, 0, 0) == 10
+    pace.learn(10, 10 * 8, full=True)
+    assert pace.room(0, 0, 0) == 10_000 // 752
+    pace.learn(10, 10 * 5_000, full=True)
+    assert pace.room(0, 0, 0) == 2
+
+
+@pytest.mark.parametrize("delivery", [True, False])
+def test_what_succeeds_makes_the_next_failure_a_first_one_whatever_failed(delivery: bool) -> None:
+    pace = Pace(Limits())
+    if delivery:
+        pace.failed(1_000)
+    assert [pace.backoff_ms() for _ in range(3)] == [100, 200, 400]
+    assert pace.failing
+    pace.succeeded()
+    assert not pace.failing
+    assert pace.backoff_ms() == 100

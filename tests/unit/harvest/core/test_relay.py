@@ -373,6 +373,11 @@ def test_routes() -> None:
     assert "no destination 'orders'" in str(Router(["a", "b"]).messages(row())[0].problem)
     assert "key is NULL" in str(Router(["a"]).messages(row(key=None))[0].problem)
     assert "one length" in str(Router(["a"]).messages(row(header_values=()))[0].problem)
+    assert Router(["{a}"]).messages(row())[0].destination == "{a}", "no template: a name"
+    unique = Router(["a"], unique="{header.to}.{id}")
+    assert unique.unique(row()) == "eu.7"
+    (message,) = unique.messages(row(header_keys=(), header_values=()))
+    assert message.problem, "and nothing that stops all others"
     for wrong in ("nowhere", "python:no.such.module:f", "python:random:nothing", "{nothing}"):
         with pytest.raises(ConfigurationError):
             Router(["a"], load_route(wrong))

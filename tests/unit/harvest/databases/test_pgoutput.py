@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harvest.core.message import pack_message, unpack_message
 from harvest.core.wal_layout import GOHARVEST
+from harvest.databases.postgres import pgoutput
 from harvest.databases.postgres.pgoutput import Decoder, array_items
 from harvest.errors import SchemaError
 
@@ -81,6 +82,39 @@ def test_a_row_in_binary_form() -> None:
     made.feed(commit(200))
     (rest,) = made.take()
     assert (rest.first, list(rest.rows), rest.end_lsn) == (1, [], 208)
+
+
+def test_a_transaction_comes_in_as_many_parts_as_it_is_taken_in() -> None:
+    """Its rows are counted through; what was taken takes no room any more."""
+    made = decoder(binary=False)
+    made.feed(begin(200))
+    firsts = []
+    for number, rows in enumerate((2, 1, 1)):
+        for _ in range(rows):
+            made.feed(insert(110 + number, b"t", b"t", b"k", b"v", b"{}", b"{}"))
+        assert (made.rows, made.size_bytes) == (rows, rows * (64 + 2))
+        (part,) = made.take()
+        firsts.append((part.first, len(part.rows), part.end_lsn))
+        assert (made.rows, made.size_bytes) == (0, 0)
+    assert firsts == [(0, 2, 0), (2, 1, 0), (3, 1, 0)]
+    made.feed(commit(200))
+    (rest,) = made.take()
+    assert (rest.first, rest.end_lsn) == (4, 208)
+
+
+def test_what_is_kept_of_topics_and_headers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows may have ever other ones, and a stream lasts for months."""
+    monkeypatch.setattr(pgoutput, "_MAX_TOPICS", 3)
+    made = decoder(binary=False)
+    made.feed(begin(200))
+    for n in range(10):
+        made.feed(insert(110 + n, b"t", b"t%d" % n, b"k", b"v", b"{h%d}" % n, b"{1}"))
+        assert len(made._topics) <= 3
+        assert len(made._headers) <= 3
+    (part,) = made.take()
+    assert [(row.topic, row.header_keys) for row in part.rows] == [
+        (f"t{n}", (b"h%d" % n,)) for n in range(10)
+    ]
 
 
 def array(items: list[bytes | None]) -> bytes:

@@ -46,21 +46,31 @@ class Client:
     def world(self) -> Iterator[Any]:
         yield self.log.world
 
-    def read(self, record: Message) -> int:
+    def read(self, record: Message) -> bool:
         """Have the log bring a record."""
-        offset = self.log.write(record)
-        self.observers[0].seen.note(offset, self.clock())
-        for batch in self.log.fold(self.log.poll(0)):
-            self.assignor.is_affected_by(batch.events)
-        return offset
+        self.write(record)
+        return self.hear()
 
-    def joins(self, who: str, *, by_lag: bool = False) -> None:
-        wants = Subscription(frozenset({"t"}), by_lag=by_lag).encode()
-        self.read(heartbeat(who, 0, instance_id=f"{who}1", membership=1, member_metadata=wants))
+    def write(self, record: Message) -> None:
+        """Append a record that is not read yet."""
+        self.observers[0].seen.note(self.log.write(record), self.clock())
+
+    def hear(self) -> bool:
+        """Read what was written, at once."""
+        events = [event for batch in self.log.fold(self.log.poll(0)) for event in batch.events]
+        return self.assignor.is_affected_by(events)
+
+    def joins(self, who: str) -> None:
+        self.read(joining(who))
 
     def settles(self, after_ms: int) -> bool:
         self.now_ms += after_ms
         return self.assignor.decide(UNITS).settling
+
+
+def joining(who: str) -> Message:
+    wants = Subscription(frozenset({"t"})).encode()
+    return heartbeat(who, 0, instance_id=f"{who}1", membership=1, member_metadata=wants)
 
 
 @pytest.fixture
@@ -103,6 +113,18 @@ def test_it_is_due_when_somebody_has_died_and_until_it_was_looked_at(client: Cli
     assert decision.holders["t", 0] is None
     assert ("t", 0) in decision.plan.claim
     assert not client.assignor.is_due()
+
+
+def test_all_that_comes_at_once_counts(client: Client) -> None:
+    client.joins("me")
+    assert len(client.assignor.decide(UNITS).plan.claim) == 2
+    for who, partition in (("other", 0), ("third", 1)):
+        client.write(joining(who))
+        client.write(ClaimingPartition(2, who, f"{who}1", "g", 1, "t", partition, INTERVAL_MS, -1))
+    assert client.hear()
+    decision = client.assignor.decide(UNITS)
+    assert decision.holders == {("t", 0): "other", ("t", 1): "third"}
+    assert not decision.plan.claim
 
 
 def test_where_nobody_can_die_nothing_is_due(client: Client) -> None:

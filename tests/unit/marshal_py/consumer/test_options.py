@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from marshal_py import Consumer, Marshal
-from marshal_py.consumer.options import StartAt, client_of, start_at
+from marshal_py.consumer.handlers.options import Retry
+from marshal_py.consumer.options import StartAt, check_retries, client_of, start_at
 from marshal_py.errors import ConfigurationError, NotInVersion1
 from marshal_py.protocol.subscription import Subscription
 
@@ -102,6 +103,19 @@ def test_what_go_clients_would_not_heed_is_refused_beside_them(settings: dict[st
         consumer(wire="text", **settings)
 
 
+def test_a_retry_is_for_a_topic_that_is_consumed_or_may_be() -> None:
+    retry = {"orders": Retry()}
+    for subscription in (
+        Subscription(frozenset({"orders"})),
+        Subscription(frozenset(), pattern="ord.*"),
+        Subscription(frozenset({"payments"}), pattern="ord.*"),
+    ):
+        check_retries(retry, subscription)
+    with pytest.raises(ConfigurationError, match="'orders' is none of the topics"):
+        check_retries(retry, Subscription(frozenset({"order"})))
+    check_retries(Retry(), Subscription(frozenset({"order"})))
+
+
 def made_of(config: Any, group_id: str | None = None, **settings: Any) -> Marshal:
     wanted = Subscription(frozenset({"t"}))
     return client_of(config, group_id, settings, wanted, mode="at_least_once", greedy=False)
@@ -114,6 +128,8 @@ def test_a_client_that_is_passed_has_its_settings_already() -> None:
         made_of(marshal, "g", interval_ms=500)
     with pytest.raises(ConfigurationError, match="leave member=True"):
         made_of(Marshal(NOWHERE, group_id="g", member=False))
+    with pytest.raises(NotInVersion1, match="at_most_once"):
+        Consumer(Marshal(NOWHERE, group_id="g", wire="text"), topics="t", mode="at_most_once")
 
 
 def test_a_client_tells_the_others_what_it_wants_and_beside_go_nobody_is_told() -> None:

@@ -54,6 +54,17 @@ def test_a_retry_that_cannot_work_is_refused(options: dict[str, Any], text: str)
         Retry(**options)
 
 
+def test_what_another_process_cannot_be_sent_is_told_before_it_runs() -> None:
+    def handle(message: Message) -> None: ...
+
+    def around(message: Message, call_next: Callable[..., Any]) -> Any: ...
+
+    with pytest.raises(ConfigurationError, match=r"handler = .* cannot be sent"):
+        HandlerOptions(handle, executor="process")
+    with pytest.raises(ConfigurationError, match=r"middleware = .* cannot be sent"):
+        HandlerOptions(print, executor="process", middleware=[around])
+
+
 def test_attempts_are_counted_with_the_first() -> None:
     handling = HandlerOptions(print, retry=Retry(attempts=3), not_retriable=(KeyError,))
     assert [handling.may_retry("t", OSError(), n) for n in (1, 2, 3)] == [True, True, False]
