@@ -19,11 +19,11 @@ import os
 import re
 import secrets
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -149,12 +149,9 @@ class Guard:
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and _same(bearer.strip(), token):
             return None
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            cookies = SimpleCookie()
-        morsel = cookies.get(_cookie(headers))
-        if morsel is not None and _same(morsel.value, token):
+        # Other programs on this host may have cookies that http.cookies cannot read.
+        cookie = HTTPConnection(scope).cookies.get(_cookie(headers))
+        if cookie is not None and _same(cookie, token):
             return None
         return _refuse(401, "open the address with ?token=… that the dashboard has printed")
 

@@ -107,6 +107,26 @@ MODULES: tuple[Noticed, ...] = (
         ("", "WHERE p.last_id <= excluded.last_id", "WHERE p.last_id >= excluded.last_id"),
     ),
     noticed(
+        "a sequence that was never used has drawn what lies below its first",
+        f"{PG}.range",
+        "integration/harvest/databases/test_postgres_range.py::test_ids_may_begin_anywhere",
+        (
+            "PostgresRangeStore._drawn",
+            "self._sequence.first - 1 if drawn is None",
+            "0 if drawn is None",
+        ),
+    ),
+    noticed(
+        "one column may be two headers of a shard's rows",
+        f"{PG}.range",
+        "integration/harvest/databases/test_extra_columns.py::test_range_mode_has_them",
+        (
+            "PostgresRangeStore._looked_up",
+            "dict.fromkeys(self._extra.values())",
+            "self._extra.values()",
+        ),
+    ),
+    noticed(
         "another server has another clock",
         f"{PG}.mark",
         "contract/test_mark_store.py::test_another_server_is_asked_for_its_clock[postgres]",
@@ -307,6 +327,16 @@ MODULES: tuple[Noticed, ...] = (
         ("Stasher._contents", "None if its.value is None else", "None if not its.value else"),
     ),
     noticed(
+        "who wants ids needs a transaction, too",
+        "harvest.outbox.stasher",
+        "integration/harvest/databases/test_postgres_mark.py::test_psycopg_without_a_transaction_is_refused",
+        (
+            "Stasher.stash_returning",
+            "target.require_transaction()",
+            "pass",
+        ),
+    ),
+    noticed(
         "a connection that commits by itself has no transaction",
         "harvest.outbox.connection_adapters",
         "integration/harvest/databases/test_mariadb.py::test_a_stash_without_a_transaction_is_refused",
@@ -452,6 +482,16 @@ MODULES: tuple[Noticed, ...] = (
         f"{CLIENT}.genesis",
         "unit/marshal_py/client/test_genesis.py::test_what_the_first_records_tell_is_found_behind_those_of_others",
         ("counts_told", "continue", "break"),
+    ),
+    noticed(
+        "a partition with nothing but its genesis tells, too",
+        f"{CLIENT}.genesis",
+        "unit/marshal_py/client/test_genesis.py::test_what_the_first_records_tell_is_found_behind_those_of_others",
+        (
+            "counts_told",
+            "first == 0 < end",
+            "first == 0 < end - 1",
+        ),
     ),
     noticed(
         "a partition without a leader has not ended",
@@ -743,6 +783,26 @@ MODULES: tuple[Noticed, ...] = (
         "harvest.outbox.outbound_stasher",
         "integration/harvest/databases/test_two_databases.py::test_orphans_are_archived_when_they_are_old",
         ("archive_orphans", "count += len(orphans)", "count += len(ids)"),
+    ),
+    noticed(
+        "a transaction that failed is open, too",
+        "harvest.outbox.outbound_stasher",
+        "integration/harvest/databases/test_two_databases.py::test_connections_that_would_write_in_the_wrong_order",
+        (
+            "OutboundStasher.stash_many",
+            "!= TransactionStatus.IDLE",
+            "== TransactionStatus.INTRANS",
+        ),
+    ),
+    noticed(
+        "a connection in autocommit mode may have a transaction",
+        "harvest.outbox.outbound_stasher",
+        "integration/harvest/databases/test_two_databases.py::test_connections_that_would_write_in_the_wrong_order",
+        (
+            "OutboundStasher.stash_many",
+            " and primary.info.transaction_status == TransactionStatus.IDLE",
+            "",
+        ),
     ),
     noticed(
         "positions are restored when they are seen to be",

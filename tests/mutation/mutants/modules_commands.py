@@ -230,6 +230,26 @@ COMMANDS: tuple[Noticed, ...] = (
         ("global_flags", "config_file=Path(config) if config else None,", ""),
     ),
     noticed(
+        "who breaks off a question has found nothing",
+        f"{CLI}.command",
+        f"{OF_CLI}/test_command.py::test_who_breaks_off_a_question_has_found_nothing",
+        (
+            "Commands.main",
+            "sys.exit(INTERRUPTED)",
+            "sys.exit(1)",
+        ),
+    ),
+    noticed(
+        "what a client does is told with -v",
+        f"{CLI}.command",
+        f"{OF_CLI}/test_command.py::test_what_a_client_does_is_told_if_that_is_wanted",
+        (
+            "_flags",
+            'logging.getLogger("marshal_py").setLevel(logging.INFO)',
+            "pass",
+        ),
+    ),
+    noticed(
         "snapshots are in a topic of their own",
         f"{CLI}.snapshot",
         f"{OF_CLI}/test_snapshot.py::test_what_was_written_is_told_of_each_partition",
@@ -3563,6 +3583,47 @@ COMMANDS: tuple[Noticed, ...] = (
             "TestBroker.send",
             "headers=None if headers is None else list(headers.items()),",
             "headers=None,",
+        ),
+    ),
+    noticed(
+        "cookies of other programs are in nobody's way",
+        f"{DASHBOARD}.guard",
+        f"{OF_DASHBOARD}/test_guard.py::test_cookies_of_other_programs_on_this_host_are_in_nobodys_way",
+        (
+            "Guard._check_token",
+            "HTTPConnection(scope).cookies.get(_cookie(headers))",
+            "getattr(__import__('http.cookies').cookies.SimpleCookie(headers.get('cookie', ''))"
+            ".get(_cookie(headers)), 'value', None)",
+        ),
+    ),
+    noticed(
+        "a token leads to what was asked for",
+        f"{DASHBOARD}.guard",
+        f"{OF_DASHBOARD}/test_guard.py::test_a_token_leads_to_what_was_asked_for",
+        (
+            "Guard._check_token",
+            'RedirectResponse(scope["path"] + (',
+            'RedirectResponse("/" + (',
+        ),
+    ),
+    noticed(
+        "what may be kept says so itself",
+        f"{DASHBOARD}.guard",
+        f"{OF_DASHBOARD}/test_guard.py::test_what_may_be_kept_says_so_itself",
+        (
+            "Guard.__call__",
+            'headers.setdefault("cache-control", "no-store")',
+            'headers["cache-control"] = "no-store"',
+        ),
+    ),
+    noticed(
+        "a websocket gets nothing",
+        f"{DASHBOARD}.guard",
+        f"{OF_DASHBOARD}/test_guard.py::test_of_what_is_no_request_only_start_and_end_are_let_through",
+        (
+            "Guard.__call__",
+            'if scope["type"] == "lifespan":',
+            'if scope["type"]:',
         ),
     ),
 )

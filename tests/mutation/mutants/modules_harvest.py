@@ -3037,6 +3037,56 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "what ended a bench before it led is told at once",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_what_ended_the_harvester_is_told_whether_it_led_or_not",
+        (
+            "_drain",
+            "        while harvest.stats",
+            "        began.wait(timeout_s)\n        while harvest.stats",
+        ),
+    ),
+    noticed(
+        "what ended a bench is told",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_what_ended_the_harvester_is_told_whether_it_led_or_not",
+        (
+            "_drain",
+            "if harvest.await_(0.005):",
+            "if time.sleep(0.005):",
+        ),
+    ),
+    noticed(
+        "a bench counts from when it leads",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_rows_count_from_when_it_leads_until_the_last_is_settled",
+        (
+            "_drain",
+            "if not began.is_set():",
+            "if not harvest:",
+        ),
+    ),
+    noticed(
+        "consumer groups of a bench go",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_all_that_was_made_in_kafka_goes_though_it_failed_and_is_not_all_there",
+        (
+            "_topic",
+            "admin.delete_consumer_groups([group])[group].result(_TIMEOUT_S)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "a bench that failed early tells of that, not of topics that are not there",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_all_that_was_made_in_kafka_goes_though_it_failed_and_is_not_all_there",
+        (
+            "_topic",
+            "            with contextlib.suppress(KafkaException):\n",
+            "            with contextlib.nullcontext():\n",
+        ),
+    ),
+    noticed(
         "where too few replicas are in sync nothing can be written",
         f"{RUN}.kafka_check",
         "unit/harvest/runtime/test_kafka_check.py::test_where_too_few_are_in_sync_nothing_can_be_written_and_fewer_than_all_is_told",

@@ -31,7 +31,14 @@ from tests.support.databases import MYSQL
 from tests.support.harvest_world import forget, wait_until
 
 OUTBOX = TableName(("outbox",))
-EXTRA = {"tenant": "tenant", "key": "kafka_key", PARTITION: "part", TIMESTAMP: "at"}
+EXTRA = {
+    "tenant": "tenant",
+    "customer": "tenant",
+    "key": "kafka_key",
+    PARTITION: "part",
+    TIMESTAMP: "at",
+}
+"""One column may be two headers."""
 AT_MS = 1_767_225_600_500
 TERM = Term.of(1)
 ALTER = (
@@ -96,12 +103,12 @@ def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> Outbox:
 
 def checked(rows: Sequence[Row], outbox: Outbox) -> None:
     first, second = sorted(rows)
-    names = (b"h", b"tenant", b"key", PARTITION.encode(), TIMESTAMP.encode())
+    names = (b"h", b"tenant", b"customer", b"key", PARTITION.encode(), TIMESTAMP.encode())
     assert first.header_keys == names
     at = b"2026-01-01 00:00:00.500" if outbox.kind == "mys" else b"%d" % AT_MS
-    assert first.header_values == (b"1", b"acme", b"a", b"2", at)
-    assert second.header_keys == (b"tenant", b"key")
-    assert second.header_values == (b"none", b"b")
+    assert first.header_values == (b"1", b"acme", b"acme", b"a", b"2", at)
+    assert second.header_keys == (b"tenant", b"customer", b"key")
+    assert second.header_values == (b"none", b"none", b"b")
 
 
 def test_mark_mode_has_them_and_dead_letters_keep_them(outbox: Outbox) -> None:

@@ -365,9 +365,12 @@ def test_psycopg_rows_die_with_a_rollback(url: str) -> None:
 def test_psycopg_without_a_transaction_is_refused(db: psycopg.Connection, url: str) -> None:
     with pytest.raises(NoTransaction, match=r"connection\.transaction"):
         Stasher().stash(db, RECORD)
+    with pytest.raises(NoTransaction, match=r"connection\.transaction"):
+        Stasher().stash_returning(db, [RECORD])
     with db.transaction():
         Stasher().stash(db, RECORD)
-    assert len(marked(url)) == 1
+        Stasher().stash_returning(db, [RECORD])
+    assert len(marked(url)) == 2
 
 
 def test_psycopg_async(url: str) -> None:

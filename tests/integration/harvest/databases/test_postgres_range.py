@@ -288,6 +288,19 @@ def test_concurrent_writers_and_crashes(rig: Rig) -> None:
 # --- Tables that cannot be harvested in ranges ---
 
 
+@pytest.mark.parametrize("first", [1_000, -5])
+def test_ids_may_begin_anywhere(rig: Rig, first: int) -> None:
+    with psycopg.connect(rig.url, autocommit=True) as connection:
+        connection.execute(
+            f"ALTER SEQUENCE outbox_id_seq MINVALUE {first} START {first} RESTART {first}"
+        )
+    assert rig.store.bounds() == (first, first - 1)
+    assert rig.store.holders().drawn == first - 1
+    assert rig.insert_and_commit() == first
+    assert rig.store.bounds() == (first, first)
+    rig.turn_until(lambda: [row[0] for row in rig.broker.published] == [first])
+
+
 @pytest.mark.parametrize(
     ("statement", "words"),
     [

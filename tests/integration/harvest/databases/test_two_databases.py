@@ -86,10 +86,17 @@ def test_connections_that_would_write_in_the_wrong_order(bench: TwoDatabasesBenc
         outbound.execute("SELECT 1")
         with pytest.raises(HarvestError, match="one of its own"):
             STASHER.stash(primary, outbound, record("v"))
+        with pytest.raises(psycopg.Error):
+            outbound.execute("SELECT nothing")
+        with pytest.raises(HarvestError, match="one of its own"):
+            STASHER.stash(primary, outbound, record("v"))
         outbound.rollback()
         primary.autocommit = True
         with pytest.raises(NoTransaction, match="the primary connection is in autocommit"):
             STASHER.stash(primary, outbound, record("v"))
+        with primary.transaction():
+            STASHER.stash(primary, outbound, record("v"))
+    assert [row[3] for row in bench.store().read(0, 10).rows] == [b"v"]
 
 
 def test_a_missing_payload_stops_rather_than_loses(bench: TwoDatabasesBench) -> None:

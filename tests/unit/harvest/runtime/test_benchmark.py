@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from harvest.config.load import parse
 from harvest.config.model import Mode
-from harvest.runtime.benchmark import scratch_config
+from harvest.errors import SinkUnavailable, StoreUnavailable
+from harvest.runtime import benchmark
+from harvest.runtime.benchmark import Work, scratch_config
+from harvest.runtime.events import Event, LeaderRefreshed
 
 OURS = "kafka: {bootstrap.servers: 'k:1'}\ndatabase: host=db\ngroup: prod\noutbox: prod\n"
 PRIMARY = "mode: range\nprimary: {database: host=prod}\n"
@@ -51,3 +60,93 @@ def test_what_decides_how_fast_it_goes_is_as_in_the_file() -> None:
     assert made.model_dump(include=SAME) == given.model_dump(include=SAME)
     assert made.coordination.interval_ms == 70
     assert scratch_config(given, "range", "scratch").delivery == "transactional"
+
+
+class Harvester:
+    """Stands for a `Harvest`, which is asked again and again how far it is."""
+
+    def __init__(self, leads_at: int, published: list[int], error: Exception | None = None) -> None:
+        self.leads_at, self.published, self.error = leads_at, published, error
+        self.looks = 0
+        self.stats = SimpleNamespace(published=0)
+
+    def __call__(self, _: object, *, on_event: Callable[[Event], None], **__: Any) -> Harvester:
+        self.hear = on_event
+        return self
+
+    def __enter__(self) -> Harvester:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def await_(self, _timeout_s: float) -> bool:
+        self.looks += 1
+        if self.looks == self.leads_at:
+            self.hear(LeaderRefreshed(1))
+        if self.published:
+            self.stats.published = self.published.pop(0)
+        elif self.error is not None:
+            raise self.error
+        return False
+
+
+@pytest.mark.parametrize("leads_at", [1, 9])
+def test_what_ended_the_harvester_is_told_whether_it_led_or_not(
+    monkeypatch: pytest.MonkeyPatch, leads_at: int
+) -> None:
+    harvester = Harvester(leads_at, [0, 3], StoreUnavailable("no such right"))
+    monkeypatch.setattr(benchmark, "Harvest", harvester)
+    with pytest.raises(StoreUnavailable, match="no such right"):
+        benchmark._drain(parse(OURS), Work(rows=7), 2)
+
+
+def test_rows_count_from_when_it_leads_until_the_last_is_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harvester = Harvester(2, [0, 0, 3, 7])
+    monkeypatch.setattr(benchmark, "Harvest", harvester)
+    clock = SimpleNamespace(
+        monotonic=lambda: 10.0 * harvester.looks, process_time=lambda: 1.0 * harvester.looks
+    )
+    monkeypatch.setattr(benchmark, "time", clock)
+    assert benchmark._drain(parse(OURS), Work(rows=7), 600) == (30.0, 3.0)
+    harvester = Harvester(1, [3])
+    monkeypatch.setattr(benchmark, "Harvest", harvester)
+    with pytest.raises(SinkUnavailable, match="3 of 7 rows were published within 60 s"):
+        benchmark._drain(parse(OURS), Work(rows=7), 60)
+
+
+class Admin:
+    """Makes one topic, and has no others."""
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+
+    def create_topics(self, topics: list[Any], **_: Any) -> dict[str, Any]:
+        return {topic.topic: SimpleNamespace(result=lambda: None) for topic in topics}
+
+    def delete_topics(self, names: list[str], **_: Any) -> dict[str, Any]:
+        return {name: SimpleNamespace(result=partial(self._delete, name)) for name in names}
+
+    def delete_consumer_groups(self, names: list[str]) -> dict[str, Any]:
+        return {name: SimpleNamespace(result=partial(self._delete, name)) for name in names}
+
+    def _delete(self, name: str, _timeout_s: float = 0.0) -> None:
+        self.deleted.append(name)
+        if name.startswith("harvest."):
+            raise TimeoutError
+        if name != "scratch":
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+
+
+def test_all_that_was_made_in_kafka_goes_though_it_failed_and_is_not_all_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin = Admin()
+    monkeypatch.setattr(benchmark, "make_client", lambda *_: admin)
+    made = scratch_config(parse(OURS), "mark", "scratch")
+    with pytest.raises(StoreUnavailable), benchmark._topic(made, "scratch", Work()):
+        raise StoreUnavailable("no table")
+    topics = ["scratch", "scratch.marshal", "scratch.marshal.snapshots"]
+    groups = [f"harvest.{made.sink_name}", f"harvest.{made.shard_sink_name(0)}"]
+    assert admin.deleted == topics + groups

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from marshal_py.admin.connection import Connection
+from marshal_py.cli import command
 from marshal_py.cli import snapshot as module
 from marshal_py.cli.app import app
 from tests.support.marshal_command import without_brokers
@@ -59,6 +62,28 @@ def test_without_brokers_it_is_told_how_to_name_them(used: list[Connection]) -> 
     done = without_brokers("snapshot", MARSHAL_BOOTSTRAP_SERVERS="")
     assert (done.exit_code, used) == (2, [])
     assert "-b HOST:PORT" in done.stderr
+
+
+def test_who_breaks_off_a_question_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(_: Connection) -> tuple[str, list[Any]]:
+        raise typer.Abort
+
+    monkeypatch.setattr(module, "write_snapshots", ask)
+    with pytest.raises(SystemExit) as end:
+        app(["snapshot", "-b", "there:1"])
+    assert end.value.code == 130
+
+
+@pytest.mark.parametrize("arguments", [["-v", "snapshot"], ["snapshot", "-v"], ["snapshot"]])
+def test_what_a_client_does_is_told_if_that_is_wanted(
+    used: list[Connection], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    levels: list[int] = []
+    monkeypatch.setattr(command, "log_to_stderr", lambda _: levels.append(-1))
+    monkeypatch.setattr(logging.getLogger("marshal_py"), "setLevel", levels.append)
+    without_brokers(*arguments)
+    assert len(used) == 1
+    assert levels == ([-1, logging.INFO] if "-v" in arguments else [])
 
 
 def test_what_nobody_foresaw_is_no_finding(

@@ -67,6 +67,7 @@ def test_what_the_first_records_tell_is_found_behind_those_of_others(
     record = encode(made())
     late = [b"x"] * (LOOKED_AT - 1) + [record]
     assert told(monkeypatch, p0=(0, 0, []), p1=(0, LOOKED_AT, late)) == {8}
+    assert told(monkeypatch, p0=(0, 1, [record])) == {8}, "nobody has claimed anything yet"
     too_late = [b"x"] * LOOKED_AT + [record]
     assert told(monkeypatch, p0=(0, LOOKED_AT + 1, too_late)) == set()
 

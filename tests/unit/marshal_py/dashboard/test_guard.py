@@ -97,6 +97,40 @@ def test_a_token_opens_once_and_becomes_a_cookie() -> None:
     assert ask(locked, "/api/at", cookie=value, origin="http://evil.example", **far)[0] == 403
 
 
+@pytest.mark.parametrize("other", ['prefs={"theme": "dark"}', "a/b=1", "x", 'q="1', "=;;"])
+def test_cookies_of_other_programs_on_this_host_are_in_nobodys_way(other: str) -> None:
+    """Browsers send them to all ports."""
+    locked = guard(token=TOKEN)
+    mine = f"marshal_token_8090={TOKEN}"
+    for cookie in (f"{other}; {mine}", f"{mine}; {other}"):
+        assert ask(locked, "/api/stream", cookie=cookie)[0] == 200
+    assert ask(locked, "/api/stream", cookie=other)[0] == 401
+
+
+def test_a_token_leads_to_what_was_asked_for() -> None:
+    status, headers = ask(guard(token=TOKEN), f"/book?topic=t&token={TOKEN}")
+    assert (status, headers["location"]) == (303, "/book?topic=t")
+
+
+def test_what_may_be_kept_says_so_itself() -> None:
+    page = PlainTextResponse("a picture", headers={"cache-control": "max-age=60"})
+    assert ask(Guard(page))[1]["cache-control"] == "max-age=60"
+
+
+@pytest.mark.parametrize(("kind", "seen"), [("websocket", []), ("lifespan", ["lifespan"])])
+def test_of_what_is_no_request_only_start_and_end_are_let_through(
+    kind: str, seen: list[str]
+) -> None:
+    found: list[str] = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        found.append(scope["type"])
+
+    no_channel: Any = None
+    asyncio.run(Guard(app)({"type": kind}, no_channel, no_channel))
+    assert found == seen
+
+
 @pytest.mark.parametrize("nonsense", ["tök€n", "\x7f", "a" * 100_000])
 def test_nonsense_is_refused_and_raises_nothing(nonsense: str) -> None:
     locked = guard(token=TOKEN)
