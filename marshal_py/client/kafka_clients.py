@@ -27,6 +27,7 @@ __all__ = [
     "CLOSE_S",
     "FINAL",
     "NO_CREATION",
+    "OF_TRANSACTIONS",
     "OUTAGE_WARNING_S",
     "PRODUCER_FAILED",
     "RECONNECT",
@@ -51,6 +52,11 @@ OUTAGE_WARNING_S: Final = 30.0
 """An outage is worth one line in this time, not one for each attempt to connect."""
 
 RECONNECT: Final[KafkaConfig] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
+
+OF_TRANSACTIONS: Final[KafkaConfig] = {"connections.max.idle.ms": 5_000}
+"""`send_offsets_to_transaction` knows no time-out while the group's coordinator is a broker that
+has stopped: it waits until some connection begins or ends (confluentinc/librdkafka#5456, #5511).
+After a rolling restart that may be never; so quiet connections end."""
 
 NO_CREATION: Final[KafkaConfig] = {"allow.auto.create.topics": False}
 """By what AdminClients and producers ask of a topic, brokers would make it, with their defaults; by

@@ -1552,6 +1552,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_fetch_config", "**own}) | isolation", "**own})"),
     ),
     noticed(
+        "quiet connections of transactions end",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_producers_have_the_settings_of_the_client_and_before_them_their_own",
+        ("Transactions.__init__", "            **OF_TRANSACTIONS,\n", ""),
+    ),
+    noticed(
         "what the program raises leaves no transaction open",
         f"{CONSUMER}.transactions",
         f"{OF_CONSUMER}/test_transactions.py::test_what_the_program_raises_leaves_no_transaction_open",

@@ -3406,6 +3406,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("plan_below", "if partition.high > found.drawn + 1:", "if partition.high > found.drawn:"),
     ),
     noticed(
+        "quiet connections of a transactional producer end",
+        f"{KAFKA}.settings",
+        "unit/harvest/sinks/test_kafka_settings.py::test_with_transactions_quiet_connections_end",
+        ("producer_settings", "**OF_TRANSACTIONS, **settings", "**settings"),
+    ),
+    noticed(
         "a transaction lasts no shorter for rows that wait for less",
         f"{KAFKA}.settings",
         "unit/harvest/sinks/test_kafka_settings.py::test_a_transaction_may_last_as_long_as_a_row",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import threading
 import time
 from collections.abc import Iterator
 
@@ -10,7 +12,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint, newest_checkpoint
-from harvest.sinks.kafka.settings import consumer_settings
+from harvest.sinks.kafka.settings import consumer_settings, producer_settings
+from marshal_py.client.kafka_clients import OF_TRANSACTIONS
 from marshal_py.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.kafka
@@ -60,12 +63,11 @@ def read(cluster: EmbeddedKafka, topic: str) -> str | None:
                 raise
 
 
-def coordinator_of(cluster: EmbeddedKafka) -> int:
-    """The broker, from 0, that leads the partition in which the group is."""
-    topic = "__consumer_offsets"
+def coordinator_of(cluster: EmbeddedKafka, name: str, topic: str = "__consumer_offsets") -> int:
+    """The broker, from 0, that leads the partition in which a group, or a transaction, is."""
     partitions = cluster.admin().list_topics(topic, timeout=10).topics[topic].partitions
     code = 0
-    for character in GROUP:  # as Java's String.hashCode
+    for character in name:  # as Java's String.hashCode
         code = (31 * code + ord(character)) & 0xFFFFFFFF
     code -= (code >> 31) << 32
     return partitions[abs(code) % len(partitions)].leader - 1
@@ -82,14 +84,14 @@ def test_it_is_not_believed(cluster: EmbeddedKafka, partitions: int) -> None:
     for reader in readers:
         assert committed_checkpoint(reader, topic, 30.0) == "old"  # each knows its coordinator now
 
-    past = coordinator_of(cluster)
+    past = coordinator_of(cluster, GROUP)
     others = {0, 1, 2} - {past}
     cluster.pause(past)
     try:
         deadline = time.monotonic() + 60
         while True:
             with contextlib.suppress(KafkaException):
-                if coordinator_of(cluster) in others:
+                if coordinator_of(cluster, GROUP) in others:
                     break
             assert time.monotonic() < deadline, "no other broker became the coordinator"
         commit(cluster, topic, "new")
@@ -103,6 +105,38 @@ def test_it_is_not_believed(cluster: EmbeddedKafka, partitions: int) -> None:
         for broker in range(3):
             cluster.resume(broker)
     assert read(cluster, topic) == "new"
+
+
+@pytest.mark.parametrize("of", ["harvest", "marshal_py"])
+def test_a_transaction_goes_on_when_it_was_stopped(cluster: EmbeddedKafka, of: str) -> None:
+    """As in a rolling restart. librdkafka alone waits until any connection begins or ends."""
+    topic, servers = cluster.create_topic(), {"bootstrap.servers": cluster.bootstrap_servers}
+    where = TopicPartition(topic, 0, 0)
+    commit(cluster, topic, "the brokers' own topics are made")
+    past = coordinator_of(cluster, GROUP)
+    others = (f"{topic}.{n}" for n in itertools.count())
+    name = next(n for n in others if coordinator_of(cluster, n, "__transaction_state") != past)
+    config = {**servers, **OF_TRANSACTIONS, "transactional.id": name}
+    producer = Producer(producer_settings(servers, name) if of == "harvest" else config)
+    group = Consumer({**servers, "group.id": GROUP}).consumer_group_metadata()
+    producer.init_transactions(60)
+
+    def transact() -> None:
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction([where], group, 30)
+        producer.commit_transaction(30)
+
+    transact()  # it knows the coordinator now
+    cluster.stop(past)
+    try:
+        while past + 1 in producer.list_topics(timeout=10).brokers:
+            pass
+        going_on = threading.Thread(target=transact, daemon=True)
+        going_on.start()
+        going_on.join(60)
+        assert not going_on.is_alive()
+    finally:
+        cluster.start(past)
 
 
 def test_without_a_place_for_a_mark_it_is_said(
