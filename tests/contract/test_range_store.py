@@ -245,6 +245,9 @@ def test_copies_only_move_forward(range_bench: RangeBench) -> None:
     store.save(Position(9, 1, 2, 99))
     range_bench.store(0, 2).save(Position(5, 0, 2, 40))
     assert store.saved() == [Position(5, 0, 2, 40), newer]
+    fewer_gaps = Position(5, 1, 2, 100, ((50, 50),))  # while nobody writes anything new
+    store.save(fewer_gaps)
+    assert store.saved() == [Position(5, 0, 2, 40), fewer_gaps]
 
 
 def test_a_rewrite_sets_layout_and_copies(range_bench: RangeBench) -> None:

@@ -127,6 +127,16 @@ MODULES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a copy of a position has fewer gaps later",
+        f"{PG}.range",
+        "contract/test_range_store.py::test_copies_only_move_forward[postgres]",
+        (
+            "",
+            "WHERE p.last_id <= excluded.last_id",
+            "WHERE p.last_id < excluded.last_id",
+        ),
+    ),
+    noticed(
         "another server has another clock",
         f"{PG}.mark",
         "contract/test_mark_store.py::test_another_server_is_asked_for_its_clock[postgres]",
@@ -736,6 +746,46 @@ MODULES: tuple[Noticed, ...] = (
             "GroupAdmin._align_kafka",
             "min(change.after, after.get(source, change.after))",
             "change.after",
+        ),
+    ),
+    noticed(
+        "a resume looks first what stands",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_a_resume_looks_first_what_stands",
+        (
+            "GroupAdmin.resume",
+            "self.refresh(timeout_s)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "positions are written though the wait took all the time",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_what_was_waited_for_until_time_is_up_is_written_all_the_same",
+        (
+            "GroupAdmin._set",
+            "max(1.0, deadline - time.monotonic())",
+            "deadline - time.monotonic()",
+        ),
+    ),
+    noticed(
+        "a dead holder's range is set free within it",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_a_dead_holders_range_is_set_free_within_it",
+        (
+            "GroupAdmin._clipped",
+            "min(position, found.end)",
+            "position",
+        ),
+    ),
+    noticed(
+        "a book that gives way to slots is closed",
+        f"{ADMIN}.group_admin",
+        "integration/marshal_py/cli/test_ranges.py::test_a_book_gives_way_to_slots_and_is_forgotten",
+        (
+            "GroupAdmin.set_slots",
+            "            self._set(books, deadline)\n",
+            "            pass\n",
         ),
     ),
     noticed(

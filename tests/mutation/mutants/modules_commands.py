@@ -3626,4 +3626,14 @@ COMMANDS: tuple[Noticed, ...] = (
             'if scope["type"]:',
         ),
     ),
+    noticed(
+        "who is started while a tree is signalled is signalled, too",
+        f"{EMBEDDED}._guard",
+        f"{OF_EMBEDDED}/test_guard.py::test_who_was_started_while_a_tree_was_signalled_is_signalled_too",
+        (
+            "signal_tree",
+            "not (set(below := descendants(root.pid)) - known)",
+            "set(below := descendants(root.pid)) - known",
+        ),
+    ),
 )

@@ -247,5 +247,7 @@ def test_a_book_gives_way_to_slots_and_is_forgotten(
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(run("lag", "--json").stdout)
     assert (row["position"], row["slots"], row["open_ranges"]) == (5, 4, 0)
+    left = read_world(Connection.of_servers(kafka.bootstrap_servers, made)).world
+    assert book_of(left, GROUP, book.topic, 0) is None
     assert run("group", "forget", GROUP, "--yes").returncode == 0
     assert json.loads(run("claims", "--json").stdout) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -72,6 +73,53 @@ def test_what_somebody_else_pauses_meanwhile_stays() -> None:
     with Operated(log).while_paused(600):
         log.pause = other
     assert log.pause == other
+
+
+class Behind(Log):
+    """Somebody has paused the group since the log was read last."""
+
+    def probe(self, _timeout_s: float) -> None:
+        self.pause = Pause(7, in_s(60))
+
+
+def test_a_resume_looks_first_what_stands() -> None:
+    log = Behind(None)
+    Operated(log).resume()
+    assert (log.written, log.pause) == (1, None)
+
+
+class Taking(Log):
+    """A log that takes positions; `timeouts`: how long it was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.timeouts: list[float] = []
+        self.world = SimpleNamespace(version=lambda *_: 3)
+
+    def write(self, records: dict[Key, Make], timeout_s: float) -> dict[Key, Any]:
+        self.timeouts.append(timeout_s)
+        return dict.fromkeys(records, mock.Mock(spec=ev.PositionSet))
+
+
+def test_what_was_waited_for_until_time_is_up_is_written_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Taking()
+    admin = Operated(log)
+    monkeypatch.setattr(admin, "_held_of", lambda _: [])
+    admin._set({("t", 0): 5}, time.monotonic() - 10)
+    assert log.timeouts == [1.0]
+
+
+def test_a_dead_holders_range_is_set_free_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        module,
+        "open_range",
+        lambda _world, _group, topic, _p: SimpleNamespace(end=50) if topic == "range" else None,
+    )
+    clipped = Operated(Log(None))._clipped
+    assert [clipped(("range", 0), at) for at in (49, 80)] == [49, 50]
+    assert [clipped(("t", 0), at) for at in (-1, 80)] == [0, 80]
 
 
 class Unread(Log):

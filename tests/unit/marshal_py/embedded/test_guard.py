@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,18 @@ def test_who_is_killed_starts_nobody_while_its_children_are_looked_for(
     _guard.signal_tree(root, signal.SIGKILL)
     assert root.returncode == -signal.SIGKILL
     assert found == ["T"]
+
+
+def test_who_was_started_while_a_tree_was_signalled_is_signalled_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signalled: list[int] = []
+    looks = [[7], [7, 8], [7, 8], [7, 8, 9]]
+    monkeypatch.setattr(_guard, "descendants", lambda _: looks.pop(0))
+    monkeypatch.setattr(os, "kill", lambda pid, _: signalled.append(pid))
+    root: Any = SimpleNamespace(pid=6, send_signal=lambda _: signalled.append(6))
+    _guard.signal_tree(root, signal.SIGTERM)
+    assert signalled == [6, 7, 7, 8]
 
 
 def test_a_frozen_tree_is_frozen_when_that_is_answered(guard: Guard, folder: Path) -> None:
