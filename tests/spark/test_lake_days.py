@@ -843,7 +843,7 @@ def test_a_name_whose_leader_went_before_is_without_one_until_its_group_is_forgo
         for g in "ghij"
     ]
     forgotten: list[Values] = [
-        {"group_id": group, "what": what, "at": when}
+        {"group_id": group, "what": what, "at": when, "day": when.date()}
         for group, what, when in (
             ("g", "pause", at(13, days=-3)),
             ("h", "forget", at(11, days=-3)),  # and led again since

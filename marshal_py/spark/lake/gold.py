@@ -183,7 +183,7 @@ WITH terms AS (
   SELECT * FROM cut WHERE low < least(cast(date_add({day}, 1) AS timestamp), {as_of})
 ), forgotten AS (
   SELECT group_id, max(at) AS at FROM {operations}
-  WHERE what = 'forget' AND at < date_add({day}, 1)
+  WHERE what = 'forget' AND at < date_add({day}, 1) AND day >= date_sub({day}, {still})
   GROUP BY group_id
 ), before AS (
   SELECT group_id, name, cast({day} AS timestamp) AS since
