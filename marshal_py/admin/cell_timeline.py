@@ -138,6 +138,8 @@ class CellTimeline:
     _free_since_ms: int | None = None
     _free_why: str = "nobody has ever claimed it"
     _paused: bool = False
+    _pause_ends_ms: int | None = None
+    """In version 1, where a pause ends by itself."""
     _heard: dict[Who, int] = field(default_factory=dict)
     """When each instance was last heard of in this coordination partition."""
     _takeovers: list[tuple[TimelineEntry, Who]] = field(default_factory=list)
@@ -173,6 +175,7 @@ class CellTimeline:
         match event:
             case ev.GroupPaused():
                 self._paused = True
+                self._pause_ends_ms = None if self.has_sessions else event.expires_at_ms
                 text = f"paused the group until {clock_time(event.expires_at_ms, date=True)}"
                 why = "no claim is accepted until it resumes"
                 self.entries.append(TimelineEntry.of(event, at_ms, "paused", text, why))
@@ -227,7 +230,9 @@ class CellTimeline:
         moment = "Now" if now else f"At {clock_time(at_ms, date=True)}"
         holds, was = ("holds", "is") if now else ("held", "was")
         position = None if self._position < 0 else self._position
-        pause = f" The group {was} paused." if self._paused else ""
+        ends_ms = self._pause_ends_ms
+        paused = self._paused and (ends_ms is None or at_ms < ends_ms)
+        pause = f" The group {was} paused." if paused else ""
         if claim is None:
             since = ""
             if self._free_since_ms is not None:
@@ -237,7 +242,7 @@ class CellTimeline:
             return CellStatus(
                 *(at_ms, None, None, self._epoch, self._free_since_ms, None, None, None),
                 position,
-                self._paused,
+                paused,
                 text,
             )
         silence_ms = None if claim.last_ms is None else max(0, at_ms - claim.last_ms)
@@ -269,7 +274,7 @@ class CellTimeline:
             silence_ms,
             liveness,
             position,
-            self._paused,
+            paused,
             text + pause,
         )
 
@@ -334,8 +339,12 @@ class CellTimeline:
     def _holds(self, event: ev.Beat) -> bool:
         return self._claim is not None and self._claim.who == (event.client_id, event.instance_id)
 
+    def _come_to(self, next_offset: int) -> None:
+        """Note what a holder says of its position: in version 1, it may go back."""
+        self._position = max(self._position, next_offset) if self.has_sessions else next_offset
+
     def _renewed(self, event: ev.Renewed, at_ms: int) -> None:
-        self._position = max(self._position, event.next_offset)
+        self._come_to(event.next_offset)
         if not self.has_sessions:
             self._beat(at_ms)
 
@@ -354,7 +363,7 @@ class CellTimeline:
             self._claim.last_ms = at_ms
 
     def _released(self, event: ev.Released, at_ms: int) -> None:
-        self._position = max(self._position, event.next_offset)
+        self._come_to(event.next_offset)
         self._sum_up_claim(at_ms, event.offset)
         at = "" if event.next_offset < 0 else f" at position {event.next_offset}"
         text = f"gave it back{at}{', and ended it' if event.ended else ''}"

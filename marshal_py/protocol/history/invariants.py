@@ -181,8 +181,9 @@ class Invariants:
         for group in sorted(self._pauses.keys() | pauses.keys()):
             if self._pauses.get(group) != pauses.get(group):
                 wrong.append(((group, "", -1), "its pause is not what the events say"))
-        for group, level in sorted(self._levels.items()):
-            if level != state.level(group):
+        levels = {name: group.level for name, group in state.groups.items()}
+        for group in sorted(self._levels.keys() | levels.keys()):
+            if self._levels.get(group, LEVEL) != levels.get(group, LEVEL):
                 wrong.append(((group, "", -1), "its level is not what the events say"))
         if (self._identity, self._base) != (state.identity, state.base):
             wrong.append((("", "", -1), "the log's identity is not what the events say"))

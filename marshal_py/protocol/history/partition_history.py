@@ -398,11 +398,17 @@ class PartitionHistory:
         track.heartbeats += 1
 
     def _moved(self, key: CellKey, track: CellTrack, event: ev.Renewed) -> None:
-        if event.next_offset > track.next_offset:
+        if self._moves(track, event):
             self._sample(key, track)
             track.next_offset = event.next_offset
         elif event.next_offset != UNKNOWN:
             self._checks.position_back(track, event)
+
+    def _moves(self, track: CellTrack, event: ev.Renewed | ev.Released) -> bool:
+        """Say whether the record moves the cell: in version 1, back as well."""
+        if self._epochs:
+            return event.next_offset > track.next_offset
+        return event.next_offset != track.next_offset
 
     def _sample(self, key: CellKey, track: CellTrack) -> None:
         """Before a cell moves: note where it was from when on, if nothing was noted for long."""
@@ -428,7 +434,7 @@ class PartitionHistory:
             track.epoch = event.epoch
         elif event.instance_id != track.instance_id or event.client_id != track.client_id:
             self._checks.other_sender(track, event)
-        if event.next_offset > track.next_offset:
+        if self._moves(track, event):
             self._sample(key, track)
             track.next_offset = event.next_offset
         self._memory.settle(key, track)

@@ -34,10 +34,15 @@ class SnapshotChecks:
         """`compare` is due as soon as the state's next offset has come to this."""
 
     def watch(self, snapshots: Iterable[SnapshotSeen]) -> None:
-        """Compare these snapshots with the state when it comes to where they were taken."""
-        ahead = [s for s in snapshots if s.next_offset >= self._memory.state.next_offset]
+        """Compare these snapshots with the state when it comes to where they were taken.
+
+        One of where it stands is compared at once, if the record before it has been read.
+        """
+        memory = self._memory
+        begin = memory.state.next_offset + (memory.records == 0)
+        ahead = [s for s in snapshots if s.next_offset >= begin]
         self._snapshots = sorted(ahead, key=lambda s: s.next_offset, reverse=True)
-        self._set_due()
+        self.compare()
 
     def _set_due(self) -> None:
         self.due = self._snapshots[-1].next_offset if self._snapshots else 2**63

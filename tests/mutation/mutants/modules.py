@@ -10,6 +10,7 @@ from tests.mutation.mutants.modules_commands import COMMANDS
 from tests.mutation.mutants.modules_coordination import COORDINATION
 from tests.mutation.mutants.modules_databases import DATABASES
 from tests.mutation.mutants.modules_harvest import HARVESTERS
+from tests.mutation.mutants.modules_protocol import PROTOCOL_MODULES
 from tests.mutation.mutants.modules_spark import SPARK
 from tests.mutation.mutants.noticed import Noticed, noticed
 
@@ -26,6 +27,7 @@ ADMIN = "marshal_py.admin"
 MODULES: tuple[Noticed, ...] = (
     *HARVESTERS,
     *COORDINATION,
+    *PROTOCOL_MODULES,
     *COMMANDS,
     *SPARK,
     *DATABASES,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import pytest
+
 from marshal_py.admin.cell_timeline import CellTimeline, TimelineEntry
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import (
@@ -282,3 +284,102 @@ def test_in_version_1_each_renewal_is_a_word_of_the_holder() -> None:
         timeline.feed(ev.Renewed(offset, *who, offset), at_ms)
     found = timeline.status(12_000)
     assert (found.silence_ms, found.liveness, found.position) == (1_000, "fresh", 3)
+
+
+def test_a_cell_that_was_free_where_the_log_begins() -> None:
+    log = Log()
+    epoch = log.claim("a")
+    log.write(ClaimingMessages(*log._head("a"), *KEY[1:], epoch, 100))
+    log.write(ReleasingPartition(*log._head("a"), *KEY[1:], epoch, 44))
+    middle = CellTimeline(KEY, 3)
+    middle.begin(log.state.cells[KEY], paused=True)
+    found = middle.status(log.now)
+    assert "it was free where the log begins. The group was paused." in found.text
+    assert (found.position, found.epoch, found.paused) == (100, epoch, True)
+    log.timeline = middle
+    log.claim("b")
+    assert "it was free where the log begins" in log.entry("claimed").sentence
+
+
+def test_who_was_heard_at_the_moment_of_the_takeover_is_not_heard_of_again() -> None:
+    log = Log()
+    epoch = log.claim("a")
+    log.beat("a", epoch, 100)
+    log.claim("b")
+    log.timeline.finish()
+    assert "has not been heard of again" in log.entry("taken_over").sentence
+
+
+def test_who_has_won_again_what_it_lost_does_not_beat_in_vain() -> None:
+    log = Log()
+    first = log.claim("a")
+    log.claim("b", 12_000)
+    second = log.claim("a", 12_000)
+    log.write(ReleasingPartition(*log._head("a"), *KEY[1:], second, 44))
+    log.beat("a", first, 100, 7)
+    assert "refused" not in [kind for kind, _ in log.told()]
+
+
+@pytest.mark.parametrize(
+    ("silence_ms", "liveness"),
+    [(4_999, "fresh"), (5_000, "unknown"), (10_000, "unknown"), (10_001, "stale")],
+)
+def test_who_may_still_live_is_not_called_dead(silence_ms: int, liveness: str) -> None:
+    log = Log()
+    log.claim("a")
+    found = log.timeline.status(log.now + silence_ms)
+    assert found.liveness == liveness
+    assert ("its lease has lapsed" in found.text) == (liveness == "stale")
+
+
+@pytest.mark.parametrize(
+    ("silence_ms", "says"), [(9_498, "less than two of its"), (9_499, "over two of its")]
+)
+def test_a_takeover_is_too_early_by_the_margin_of_clocks(silence_ms: int, says: str) -> None:
+    log = Log()
+    log.claim("a")
+    log.claim("b", silence_ms)
+    assert says in log.entry("taken_over").sentence
+
+
+@pytest.mark.parametrize(("gap_ms", "is_told"), [(10_000, False), (10_001, True)])
+def test_a_claim_is_summed_up(gap_ms: int, is_told: bool) -> None:
+    log = Log()
+    log.write(ReleasingPartition(*log._head("z"), *KEY[1:], log.claim("z"), 7))
+    epoch = log.claim("a")
+    log.beat("a", epoch, 1_000, 10)
+    log.beat("a", epoch, gap_ms, 30)
+    log.write(ClaimingMessages(*log._head("a"), *KEY[1:], epoch, 100), 2_000)
+    found = log.timeline.status(log.now + 1_000)
+    assert (found.silence_ms, found.position) == (1_000, 100), "a claim of messages is a word, too"
+    log.write(ReleasingPartition(*log._head("a"), *KEY[1:], epoch, 40))
+    held = [e for e in log.timeline.entries if e.kind == "held"][-1].sentence
+    assert "2 heartbeats" in held
+    assert "1 batches claimed at most once; position 7 → 100; last heard of" in held
+    assert ("once silent for 10 s" in held) == is_told
+
+
+def test_who_claims_again_what_it_holds() -> None:
+    log = Log()
+    log.claim("a#1")
+    log.claim("a#1")
+    assert "it claimed again what it held" in log.entry("resumed").sentence
+
+
+def test_a_group_that_was_forgotten_is_so_since_then() -> None:
+    log = Log()
+    paused = log.write(ReleaseGroup(*log._head("ops"), 2_000_000))
+    log.write(SetPosition(*log._head("ops"), *KEY[1:], 50, log.version), 1_000)
+    log.write(ForgetGroup(*log._head("ops"), paused), 11_000)
+    found = log.timeline.status(log.now + 3_000)
+    assert "ops had the group forgotten 3.0 s before" in found.text
+    assert found.since_ms == log.now
+
+
+def test_the_latest_time_is_that_of_no_slower_clock() -> None:
+    log = Log()
+    log.claim("a")
+    log.claim("b", 60_000)
+    latest = log.now
+    log.beat("b", 1, -5_000)
+    assert log.timeline.latest_ms == latest

@@ -245,6 +245,27 @@ def test_messages_that_were_claimed_end_before_the_offset() -> None:
     assert "t/3 0–8 by" in as_text(messages)
 
 
+def test_ranges_are_told_by_their_first_and_last_message() -> None:
+    what = ("a", "i", "g", 1, "t", 0)
+    granted = ev.RangeGranted(1, *what, 10, 20, 1)
+    assert as_text(granted) == "range t/0 10–19 to a"
+    assert as_text(replace(granted, granted=2)) == "range t/0 10–19 to a, time 2 in a row"
+    split = ev.RangeSplit(1, *what, 10, 15, 20)
+    assert as_text(split) == "split t/0 10–14, by a, who gives back 15–19"
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "says"), [("t", 0, " of t/0"), ("t", 7, " of t/7"), (None, None, "")]
+)
+def test_a_rejection_names_its_cell(topic: str | None, partition: int | None, says: str) -> None:
+    event = ev.Rejected(
+        1, "a", "i", "g", 1, "Claiming", "stale_version", topic, partition, 4, 9, "b"
+    )
+    assert as_text(event) == (
+        f"rejected Claiming{says} by a: the cell had changed meanwhile; b holds it, epoch 4"
+    )
+
+
 def test_text_from_the_log_cannot_play_tricks_on_the_terminal() -> None:
     from rich.text import Text
 

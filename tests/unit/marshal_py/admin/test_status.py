@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,12 @@ from marshal_py.admin.snapshot_reader import FoundSnapshot
 from marshal_py.admin.status import Status, read_status
 from marshal_py.errors import AccessDenied, SnapshotMismatch, TopicMissing
 from marshal_py.protocol.claim_metadata import ClaimMetadata
-from marshal_py.protocol.messages import ClaimingPartition, Message, ReleaseGroup
+from marshal_py.protocol.messages import (
+    ClaimingPartition,
+    Message,
+    ReleaseGroup,
+    ReleasingPartition,
+)
 from marshal_py.protocol.snapshots import Snapshot
 from marshal_py.protocol.text.codec import CLAIMING_PARTITION, RELEASE_GROUP, TextRecord
 from marshal_py.protocol.wire import MSGPACK, Wire, text_wire
@@ -160,6 +166,46 @@ def test_a_snapshot_that_cannot_be_used_and_none_at_all(look: Look) -> None:
     assert "there is no topic 'log.snapshots'" in text
 
 
+def test_without_a_topic_of_snapshots_that_is_said_once(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MANY_RECORDS", 2)
+    for partition in range(5):
+        look.log.write(claim(partition=partition), NOW_MS - 100)
+    look.snapshots = None
+    (text,) = look.status().attention
+    assert "every start replays the whole log" in text
+
+
+def test_what_was_trimmed_counts_as_no_record_and_clocks_that_are_ahead_as_now(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[int, int]] = []
+    for partition in range(5):
+        look.log.write(claim(partition=partition), NOW_MS + 5_000)
+    monkeypatch.setattr(look.log, "extent", lambda: {0: (2, 5)})
+    ahead = replace(found(4), written_ms=NOW_MS + 700)
+
+    def read(_: Connection, ends: dict[int, int]) -> list[FoundSnapshot]:
+        asked.append(ends)
+        return [ahead]
+
+    monkeypatch.setattr(module, "read_snapshots", read)
+    status = look.status()
+    assert (status.records, status.first_offsets, status.next_offsets) == (3, [2], [5])
+    assert (status.newest_record_ms_ago, status.snapshots[0].age_ms) == (0, 0)
+    assert asked == [{0: 9}], "to the end of their topic"
+
+
+def test_of_a_partition_that_nobody_holds_nothing_fails(look: Look) -> None:
+    epoch = look.log.write(claim(), NOW_MS - 100)
+    note = ClaimMetadata(retrying=1, offset=7).encode()
+    look.log.write(heartbeat("a", 1, instance_id="a1", metadata={epoch: note}), NOW_MS - 100)
+    look.log.write(ReleasingPartition(2, "a", "a1", "g", 2, "t", 0, epoch, 7), NOW_MS - 100)
+    status = look.status()
+    assert (status.failing, status.attention) == ([], [])
+
+
 def test_snapshots_that_differ_and_records_of_the_other_version_are_told(look: Look) -> None:
     look.log.write(claim(), NOW_MS - 100)
     look.log.mismatches.append(SnapshotMismatch("w's snapshot differs"))
@@ -172,10 +218,10 @@ def test_snapshots_that_differ_and_records_of_the_other_version_are_told(look: L
 def test_in_version_1_a_pause_that_is_over_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = text_wire(60)
     now_s = NOW_MS // 1000
-    for until_s, pauses in ((now_s - 1, 0), (now_s + 60, 1)):
+    for until_s, pauses in ((now_s - 1, 0), (now_s, 0), (now_s + 60, 1)):
         log = LogByHand(wire=wire)
         log.write(TextRecord(CLAIMING_PARTITION, 1, now_s, "i", "a", "g", "t", 0))
-        log.write(TextRecord(RELEASE_GROUP, 1, now_s, "i", "op", "g", "", 0, until_s))
+        log.write(TextRecord(RELEASE_GROUP, 1, now_s - 9, "i", "op", "g", "", 0, until_s))
         status = Look(monkeypatch, log).status(wire)
         assert [(p.version, p.expired) for p in status.pauses] == [(-1, False)] * pauses
         assert (status.attention, status.snapshots) == ([], [])

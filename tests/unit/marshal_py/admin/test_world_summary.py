@@ -10,10 +10,13 @@ from marshal_py.admin.world_summary import summarize, wanted_topics
 from marshal_py.protocol.messages import (
     ClaimingPartition,
     ClaimingRange,
+    Heartbeat,
     Message,
     ReleaseGroup,
     ReleasingPartition,
+    SetLevel,
 )
+from marshal_py.protocol.slots import agreement_cell, slots_cell
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.text.codec import CLAIMING_PARTITION, RELEASE_GROUP, TextRecord
 from marshal_py.protocol.wire import text_wire
@@ -86,6 +89,54 @@ def test_of_a_partition_that_is_shared_by_ranges_its_ranges_count() -> None:
     log.write(ClaimingRange(2, "b", "b1", "g", 0, "t", 0, INTERVAL_MS, 0, 10), FRESH)
     (group,) = summarize(log.view()).groups
     assert (group.open_ranges, group.held, group.free, group.topics) == (2, 2, 0, 1)
+
+
+def test_each_group_has_its_own_topics_its_level_and_its_members_wherever_it_is_decided() -> None:
+    log = LogByHand(8)
+    names = ["g", "h", "k", "m"]
+    assert len({log.world.home(name) for name in names} - {0}) > 1
+    for number, group in enumerate(names, 1):
+        log.write(SetLevel(2, "op", "op1", group, 0, number + 1, 1), FRESH)
+        log.write(Heartbeat(2, "b", "b1", group, 1, INTERVAL_MS, 1, lowest=1, highest=9), FRESH)
+        log.write(joined_at("a", group, number + 1), STALE if number == 1 else FRESH)
+        log.write(claim("b", "t", 0, group=group), FRESH)
+    found = summarize(log.view())
+    assert {g.group: (g.topics, g.level, g.held) for g in found.groups} == {
+        name: (1, number, 1) for number, name in enumerate(names, 2)
+    }
+    assert [(m.group, m.client_id) for m in found.members] == [
+        (group, client) for group in names for client in "ab"
+    ]
+    told = {(m.group, m.client_id): (m.lowest_level, m.highest_level) for m in found.members}
+    assert (told["g", "a"], told["g", "b"]) == ((2, 2), (1, 9))
+    silent = [m.group for m in found.members if m.liveness == "stale"]
+    assert silent == ["g"]
+
+
+def joined_at(who: str, group: str, level: int) -> Message:
+    return Heartbeat(2, who, f"{who}1", group, 1, INTERVAL_MS, 1, lowest=level, highest=level)
+
+
+def test_how_a_topic_is_shared_is_no_claim() -> None:
+    log = LogByHand()
+    topic, partition = agreement_cell("t")
+    log.write(
+        ReleasingPartition(
+            2,
+            "a",
+            "a1",
+            "g",
+            9,
+            topic,
+            partition,
+            log.write(claim("a", topic, partition), FRESH),
+            16,
+        ),
+        FRESH,
+    )
+    log.write(claim("a", slots_cell("t", 0, 16), 3), FRESH)
+    (group,) = summarize(log.view()).groups
+    assert (group.held, group.free, group.topics) == (1, 0, 1)
 
 
 def test_a_pause_says_when_it_ends() -> None:

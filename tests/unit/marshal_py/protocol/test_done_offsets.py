@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.claim_metadata import MAX_RELEASED, ClaimMetadata
 from marshal_py.protocol.done_offsets import Ranges, decode_ranges, encode_ranges
 from marshal_py.protocol.messages import MAX_METADATA_BYTES
 
 bases = st.integers(0, 2**62)
+FIELDS = ClaimMetadata.__struct_fields__
 
 
 @st.composite
@@ -85,3 +88,35 @@ def test_the_metadata_of_a_claim_fits_whatever_is_done_and_fails(
 
 def test_a_slow_message_before_a_hundred_thousand_that_are_done_costs_a_few_bytes() -> None:
     assert len(encode_ranges(10**12, ((10**12 + 1, 10**12 + 100_000),), 256)) == 4
+
+
+def test_the_next_holder_takes_over_all_but_the_failures() -> None:
+    values: dict[type, Any] = {int: 7, str: "x", bytes: b"y", tuple: ((1, 2),)}
+    told = {name: values[type(getattr(ClaimMetadata(), name))] for name in FIELDS}
+    inherited = ClaimMetadata(**told).inherited()
+    lost = {name for name in FIELDS if getattr(inherited, name) != told[name]}
+    assert lost == {"retrying", "stuck", "dead_lettered", "skipped", "offset", "error"}
+    assert ClaimMetadata(skipped=1).has_failures
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xc1", b"\x81\xa1e\xa1\xff", b"\x81\xa1c\xa1x", b"\x81\xa1z" + b"\x91" * 5_000 + b"\xc0"],
+    ids=["no msgpack", "no UTF-8", "another type", "a deep one"],
+)
+def test_metadata_that_is_something_else_says_nothing(data: bytes) -> None:
+    assert ClaimMetadata.decode(data) == ClaimMetadata()
+
+
+def test_what_is_released_and_what_is_done_share_the_room() -> None:
+    """Of what is done some gives way; where a claim is full without it, what is released does."""
+    done = tuple((10 * n, 10 * n + 5) for n in range(1, 200))
+    full = ClaimMetadata(topic_id=bytes(16)).with_done(0, done)
+    released = [(2**62 + n, 3) for n in range(20)]
+    both = full.with_released(released)
+    assert both.released == tuple(released[:MAX_RELEASED])
+    assert len(both.encode()) <= MAX_METADATA_BYTES
+    assert 0 < len(both.done_ranges) < len(full.done_ranges)
+    long = ClaimMetadata(topic_id=bytes(16), error="e" * 150)
+    assert len(msgspec.structs.replace(long, released=both.released).encode()) > MAX_METADATA_BYTES
+    assert long.with_released(released).released == ()

@@ -698,3 +698,10 @@ def json_of(example: str) -> list[Any]:
     scope: dict[str, Any] = {"h": bytes.fromhex}
     value: list[Any] = eval(re.sub(r"h'([0-9a-f]*)'", r"h('\1')", example), scope)
     return value
+
+
+def test_names_are_as_long_as_records_can_carry() -> None:
+    m.check_names("t" * m.MAX_TOPIC_LENGTH, client_id="c" * m.MAX_ID_LENGTH)
+    for topic, client_id in (("t" * 250, "c"), ("", "c"), ("t", "c" * 256), ("t", "")):
+        with pytest.raises(msgspec.ValidationError):
+            m.check_names(topic, client_id=client_id)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from marshal_py.protocol.claimant import ClaimState, Holding
-from marshal_py.protocol.migration import decode_lease, encode_lease, migration_topic
-from marshal_py.protocol.world import MS
+from marshal_py.protocol.events import Claimed, Event, Released, Renewed
+from marshal_py.protocol.messages import ClaimingPartition, Message, ReleasingPartition, encode
+from marshal_py.protocol.migration import Grants, decode_lease, encode_lease, migration_topic
+from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.world import MS, Observer, World
+from tests.support.messages import heartbeat
 from tests.unit.marshal_py.protocol.test_claimant_spec import Client, Cluster, I
 
 GRANT, ALL = "migrated:t", "migration:"
@@ -256,3 +260,105 @@ def test_a_lease_survives_its_encoding_and_other_bytes_are_none() -> None:
     assert decode_lease(encode_lease(54_000.7, 1_800_000_000.25)) == (54_000, 1_800_000_000_250)
     assert decode_lease(b"") is None
     assert decode_lease(b"something else") is None
+    assert decode_lease(encode_lease(2.0**40, 1)) == (2**32 - 1, 1_000), "it says what it can"
+
+
+class Said:
+    """The grants of a client, in a log that a test writes; all is read as it is written."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.world = World(partitions)
+        self.observers = [Observer() for _ in range(partitions)]
+        self.grants = Grants(self.world, self.observers, "g", "w", None)
+        self.home = self.world.home("g")
+        self.now_ns = 0
+
+    @property
+    def state(self) -> PartitionState:
+        return self.world.states[self.home]
+
+    def write(self, record: Message) -> int:
+        events: list[Event] = []
+        offset = self.state.next_offset
+        apply(self.state, offset, encode(record), events)
+        self.observers[self.home].seen.note(offset, self.now_ns)
+        for event in events:
+            if isinstance(event, Renewed):
+                self.grants.renewed(event)
+            elif isinstance(event, Claimed | Released):
+                self.grants.heard(event)
+        return offset
+
+    def claim(self, topic: str, partition: int = 0, instance: str = "b1") -> int:
+        version = self.state.version("g", topic, partition)
+        seq = self.state.next_offset
+        return self.write(
+            ClaimingPartition(2, "bridge", instance, "g", seq, topic, partition, 1_000, version)
+        )
+
+    def say(self, epoch: int, remaining_ms: int, instance: str = "b1") -> None:
+        metadata = {epoch: encode_lease(remaining_ms, 0)}
+        self.write(heartbeat("bridge", epoch + 50, instance_id=instance, metadata=metadata))
+
+    def until_ms(self) -> int:
+        return self.grants.until_ns("t", 0, self.now_ns) // MS
+
+
+def test_another_partition_of_a_migrations_topic_is_none() -> None:
+    said = Said()
+    said.claim(ALL, 1)
+    assert not said.grants.withholds("t", 0)
+    said.grants.caught_up(said.home)
+    assert not said.grants.withholds("t", 0)
+    assert said.grants.bridges == frozenset()
+
+
+def test_a_migration_of_a_log_that_is_gone_withholds_nothing() -> None:
+    said = Said()
+    said.claim(ALL)
+    assert said.grants.withholds("t", 0)
+    said.world.states[said.home] = PartitionState(said.home)
+    said.grants.caught_up(said.home)
+    assert not said.grants.withholds("t", 0)
+
+
+def test_another_coordination_partition_that_has_been_read_says_nothing_of_grants() -> None:
+    said = Said(3)
+    said.claim(ALL)
+    said.say(said.claim(GRANT), 500)
+    assert said.until_ms() == 500
+    said.grants.caught_up((said.home + 1) % 3)
+    assert said.until_ms() == 500
+
+
+def test_a_lease_that_was_passed_on_is_not_shortened_by_a_later_word() -> None:
+    said = Said()
+    said.claim(ALL)
+    grant = said.claim(GRANT)
+    said.say(grant, 500)
+    assert said.until_ms() == 500
+    said.say(grant, 400)
+    assert said.until_ms() == 500
+    said.now_ns = 450 * MS
+    said.say(grant, 400)
+    assert said.until_ms() == 850
+
+
+def test_what_was_said_of_a_grant_before_it_was_claimed_again_counts_for_nothing() -> None:
+    said = Said()
+    said.claim(ALL)
+    said.say(said.claim(GRANT), 500)
+    said.claim(GRANT, instance="b2")  # nobody had asked by then
+    assert said.until_ms() == 0
+
+
+def test_a_grant_that_was_taken_back_is_not_there_again_because_it_is_claimed() -> None:
+    said = Said()
+    said.claim(ALL)
+    grant = said.claim(GRANT)
+    said.say(grant, 500)
+    assert said.until_ms() == 500
+    said.write(ReleasingPartition(2, "bridge", "b1", "g", 90, GRANT, 0, grant, -1))
+    assert said.until_ms() == 0
+    said.claim(GRANT)
+    assert said.until_ms() == 0

@@ -11,8 +11,11 @@ import pytest
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.shares import shares_of
 from marshal_py.protocol.slots import (
+    BY_PARTITIONS,
+    BY_RANGES,
     MAX_SLOTS,
     Slot,
+    agreed_for,
     agreement_cell,
     agreement_of,
     check_slots,
@@ -72,6 +75,19 @@ def test_keys_that_share_a_partition_share_no_slots() -> None:
 def test_a_wrong_number_of_slots_is_refused(slots: object) -> None:
     with pytest.raises(ConfigurationError, match=r"slots = .* must be a whole number from 1 to"):
         check_slots(slots)  # type: ignore[arg-type]
+
+
+def test_how_operators_say_it_and_what_stands_in_the_log() -> None:
+    assert [agreed_for(slots) for slots in ("partitions", 0, 1, 1024, "ranges")] == [
+        BY_PARTITIONS,
+        0,
+        1,
+        1024,
+        BY_RANGES,
+    ]
+    for wrong in (True, False, 1.0, -1, 1025, "keys"):
+        with pytest.raises(ConfigurationError, match="must be a number from 0 to 1024"):
+            agreed_for(wrong)  # type: ignore[arg-type]
 
 
 def test_the_longest_name_of_a_slot_fits() -> None:

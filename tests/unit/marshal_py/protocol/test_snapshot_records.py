@@ -110,6 +110,16 @@ def test_a_snapshot_whose_state_is_none_is_refused() -> None:
 
 
 @spec("S-6")
+def test_a_snapshot_whose_state_is_cut_off_is_refused() -> None:
+    array = good()
+    state = zlib.decompress(array[7])[:-1]
+    array[5] = hashlib.blake2b(state, digest_size=16).digest()
+    array[7] = zlib.compress(state)
+    with pytest.raises(MalformedRecord, match="snapshot of partition 3"):
+        decode_snapshot(pack(array)).restore()
+
+
+@spec("S-6")
 @pytest.mark.parametrize("value", [None, b"", b"\x90", b"junk", pack({"format": 1})])
 def test_other_records_are_no_snapshots(value: bytes | None) -> None:
     with pytest.raises(MalformedRecord):
@@ -124,3 +134,6 @@ def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     array[7] = zlib.compress(bytes(1_000_001))
     with pytest.raises(MalformedRecord, match="unpacks to over"):
         decode_snapshot(pack(array))
+    array = good()
+    monkeypatch.setattr(snapshots, "MAX_STATE_BYTES", len(zlib.decompress(array[7])))
+    assert decode_snapshot(pack(array)).restore().partition == 3

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.history import anomalies
 from marshal_py.protocol.history.anomalies import FOUNDING_MS, KINDS, MEANING
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.snapshot_checks import SnapshotSeen
@@ -20,6 +21,7 @@ from marshal_py.protocol.messages import (
     Genesis,
     Heartbeat,
     Message,
+    MetadataEntry,
     ReleaseGroup,
     ReleasingPartition,
     SetLevel,
@@ -27,7 +29,7 @@ from marshal_py.protocol.messages import (
     SplittingRange,
     encode,
 )
-from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.rationalizer import MEMBER_HORIZON, PartitionState, apply
 from marshal_py.protocol.snapshots import anchor_of
 from marshal_py.protocol.world import coordinating_partition
 from marshal_py.spark.audit_tables import TABLES, to_arrow
@@ -64,13 +66,22 @@ class Script:
     def version(self, topic: str = "t") -> int:
         return self.state.version("g", topic, 0)
 
+    def found(self, base: int, partitions: int = 1) -> None:
+        self.raw(encode(Genesis(2, "f", "f-1", "-", 0, "its", "", base, partitions, START_MS)))
+
     def claim(self, client: str, topic: str = "t", *, instance: str = "") -> int:
+        """Return the epoch."""
         fields = (topic, 0, INTERVAL_MS, self.version(topic))
-        return self.put(ClaimingPartition, client, *fields, instance=instance)
+        offset = self.put(ClaimingPartition, client, *fields, instance=instance)
+        return self.state.base + offset
 
     def beat(self, client: str, epoch: int, next_offset: int = -1, *, instance: str = "") -> int:
-        positions = [] if next_offset < 0 else [epoch, next_offset]
-        return self.put(Heartbeat, client, INTERVAL_MS, 0, positions, instance=instance)
+        return self.tell(client, {} if next_offset < 0 else {epoch: next_offset}, instance=instance)
+
+    def tell(self, client: str, positions: Mapping[int, int], *, instance: str = "") -> int:
+        """Write a heartbeat that tells of these positions, by epochs."""
+        numbers = [n for epoch, at in positions.items() for n in (epoch - self.state.base, at)]
+        return self.put(Heartbeat, client, INTERVAL_MS, 0, numbers, instance=instance)
 
     def beats(self, client: str, epoch: int, count: int, gap_ms: int = INTERVAL_MS) -> None:
         for _ in range(count):
@@ -84,6 +95,10 @@ class Script:
         history = PartitionHistory(0, partitions, **more)
         history.feed(*zip(*self.records, strict=True))
         return history
+
+
+def feed_one(history: PartitionHistory, offset: int, value: bytes | None, at_ms: int) -> None:
+    history.feed([offset], [value], [at_ms])
 
 
 def rows(history: PartitionHistory, table: str) -> list[dict[str, Any]]:
@@ -165,6 +180,95 @@ def test_elections_have_rows_of_their_own() -> None:
         ("x", "a", "released", None),
         ("x", "b", None, 250),
     ]
+
+
+def test_a_leader_that_was_replaced_left_no_vacancy() -> None:
+    """And another partition of its topic is no election."""
+    script = Script()
+    script.claim("a", "leader:x")
+    script.wait(2 * INTERVAL_MS)
+    script.claim("b", "leader:x")
+    script.put(ClaimingPartition, "c", "leader:x", 1, INTERVAL_MS, -1)
+    elections = rows(script.history(), "elections")
+    assert [(e["client_id"], e["how"], e["vacancy_ms"]) for e in elections] == [
+        ("a", "taken_over", None),
+        ("b", None, 0),
+    ]
+
+
+def test_a_claim_ends_where_its_messages_were_claimed_to() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.beat("a", epoch, 3)
+    script.put(ClaimingMessages, "a", "t", 0, epoch, 50)
+    history = script.history()
+    (claim,) = rows(history, "claims")
+    assert (claim["last_offset"], claim["batches"]) == (50, 1)
+
+
+def test_late_heartbeats_count_for_the_claims_that_stood_then_and_once() -> None:
+    script = Script()
+    first = script.claim("a")
+    script.beats("a", first, 2)
+    script.beats("a", first, 1, 2_500)
+    script.claim("a", "u")
+    script.beats("a", first, 1, 700)
+    script.beats("a", first, 1, 2_100)
+    history = script.history()
+    for _ in range(2):  # it may be asked at any time
+        claims = {c["topic"]: c for c in rows(history, "claims")}
+        told = {topic: (c["late_heartbeats"], c["longest_gap_ms"]) for topic, c in claims.items()}
+        assert told == {"t": (2, 2_500), "u": (1, 2_100)}
+    script.wait(1_000)
+    script.beat("a", first)
+    feed_one(history, *script.records[-1])
+    assert {c["topic"]: c["late_heartbeats"] for c in rows(history, "claims")} == {"t": 2, "u": 1}
+
+
+def test_the_gap_before_a_claim_is_none_of_its_own() -> None:
+    script = Script()
+    first = script.claim("a")
+    script.beats("a", first, 1, 1_000)
+    script.wait(900)
+    script.claim("a", "u")
+    script.beats("a", first, 1, 100)  # a second after the one before; of this claim the first
+    script.beats("a", first, 1, 500)
+    claims = {c["topic"]: c["longest_gap_ms"] for c in rows(script.history(), "claims")}
+    assert claims == {"t": 1_000, "u": 500}
+
+
+def test_to_claim_more_does_not_make_up_for_a_late_heartbeat() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.beats("a", epoch, 2)
+    script.wait(2_500)
+    script.claim("a", "u")
+    script.beat("a", epoch)
+    assert [a["kind"] for a in rows(script.history(), "anomalies")] == ["late_heartbeat"]
+
+
+def test_silence_counts_from_the_latest_word_whatever_it_was() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.beats("a", epoch, 2)
+    script.wait(500)
+    script.put(ClaimingMessages, "a", "t", 0, epoch, 50)
+    script.wait(2_000)
+    script.claim("b")
+    (takeover,) = rows(script.history(), "takeovers")
+    assert takeover["silence_ms"] == 2_000
+
+
+def test_a_rejection_says_what_it_knows_of_the_cell() -> None:
+    script = Script()
+    script.put(ClaimingMessages, "a", "none", 0, 0, 5)
+    epoch = script.claim("a")
+    script.put(ClaimingMessages, "a", "t", 0, epoch + 1, 5)
+    told = [
+        (r["cell_holder"], r["cell_epoch"], r["cell_version"])
+        for r in rows(script.history(), "rejections")
+    ]
+    assert told == [(None, None, None), ("a", epoch, epoch)]
 
 
 def test_ranges_have_rows_that_name_their_messages_and_their_claims() -> None:
@@ -262,11 +366,13 @@ def test_operations() -> None:
     paused = script.put(ReleaseGroup, "op", START_MS + 1_000)
     script.put(SetPosition, "op", "t", 0, 7, -1)
     script.put(ForgetGroup, "op", paused)
+    script.found(5_000)
     found = rows(script.history(), "operations")
     assert [(o["what"], o["detail"]) for o in found] == [
         ("pause", f"until {START_MS + 1_000} ms"),
         ("set_position", "t/0 to 7"),
         ("forget", "1 cells"),
+        ("found", "log its, epochs from 5000, 1 partitions"),
     ]
 
 
@@ -387,8 +493,8 @@ def position_went_back(script: Script) -> None:
 
 def position_went_back_among_many(script: Script) -> None:
     first, second = script.claim("a"), script.claim("a", "u")
-    script.put(Heartbeat, "a", INTERVAL_MS, 0, [first, 70, second, 80])
-    script.put(Heartbeat, "a", INTERVAL_MS, 0, [first, 70, second, 79])
+    script.tell("a", {first: 70, second: 80})
+    script.tell("a", {first: 70, second: 79})
 
 
 def claimed_not_ahead(script: Script) -> None:
@@ -481,10 +587,16 @@ def test_feed_and_note_say_the_same(kind: str, plant: Plant) -> None:
     assert track.heartbeats == 70
 
 
+@pytest.mark.parametrize("base", [None, 5_000])
 @pytest.mark.parametrize(("kind", "plant"), PLANTS)
-def test_a_planted_anomaly_is_found_once_and_nothing_else(kind: str, plant: Plant) -> None:
+def test_a_planted_anomaly_is_found_once_and_nothing_else(
+    kind: str, plant: Plant, base: int | None
+) -> None:
+    """In a log that nobody founded, and in one whose epochs are not the offsets of their claims."""
     partitions = PARTITIONS if kind == "wrong_partition" else 1
     script = Script()
+    if base is not None:
+        script.found(base, partitions)
     if partitions == 1:
         life(script)
     script.wait(60_000)
@@ -535,6 +647,255 @@ def test_copies_long_after_one_another_are_each_a_producers_own() -> None:
     assert [a["kind"] for a in rows(script.history(), "anomalies")] == ["appended_twice"]
 
 
+def found_in(script: Script, partitions: int = 1) -> list[str]:
+    return [a["kind"] for a in rows(script.history(partitions), "anomalies")]
+
+
+@pytest.mark.parametrize(("silence_ms", "found"), [(1_899, []), (1_898, ["early_takeover"])])
+def test_a_claimant_waits_for_two_intervals_less_what_clocks_may_differ(
+    silence_ms: int, found: list[str]
+) -> None:
+    script = Script()
+    script.beat("a", script.claim("a"))
+    script.wait(silence_ms)
+    script.claim("b")
+    assert found_in(script) == found
+
+
+def test_what_the_clocks_of_brokers_may_differ_is_none() -> None:
+    script = Script()
+    script.beat("a", script.claim("a"))
+    script.wait(-1_000)
+    script.put(Heartbeat, "a", INTERVAL_MS)
+    assert found_in(script) == []
+
+
+@pytest.mark.parametrize(("gap_ms", "found"), [(2_400, ["flapping"]), (2_401, [])])
+def test_six_changes_within_twelve_intervals_are_flapping(gap_ms: int, found: list[str]) -> None:
+    script = Script()
+    script.release("z", script.claim("z"))
+    for client in ("p", "q", "r", "p", "q", "r"):
+        script.release(client, script.claim(client))
+        script.wait(gap_ms)
+    assert found_in(script) == found
+
+
+def test_flapping_is_told_once_in_its_window_and_again_when_it_goes_on() -> None:
+    script = Script()
+    for n in range(14):
+        script.release("pq"[n % 2], script.claim("pq"[n % 2]))
+        script.wait(1_000)
+    assert found_in(script) == ["flapping"]
+    for n in range(6):
+        script.release("pq"[n % 2], script.claim("pq"[n % 2]))
+        script.wait(1_000)
+    assert found_in(script) == ["flapping", "flapping"]
+
+
+def test_a_client_that_comes_back_to_its_own_is_not_flapping() -> None:
+    script = Script()
+    for _ in range(20):
+        script.release("a", script.claim("a"))
+    assert found_in(script) == []
+
+
+@pytest.mark.parametrize(
+    ("between_ms", "found"),
+    [(INTERVAL_MS, []), (2_000, ["clock_drift"]), (2_001, ["late_heartbeat"])],
+)
+@pytest.mark.parametrize("claims_more", [False, True])
+def test_a_clock_is_slow_if_no_gap_is_as_it_should_be(
+    between_ms: int, found: list[str], claims_more: bool
+) -> None:
+    """A gap that the lease did not survive is another trouble, and begins the count anew."""
+    script = Script()
+    epoch = script.claim("a")
+    script.beats("a", epoch, 19, 1_070)
+    if claims_more:
+        script.claim("a", "u")
+    script.beats("a", epoch, 1, between_ms)
+    script.beats("a", epoch, 19, 1_070)
+    assert found_in(script) == found
+
+
+@pytest.mark.parametrize("base", [None, 5_000])
+@pytest.mark.parametrize(("above", "found"), [(0, []), (1, ["impossible_epoch"])])
+def test_a_later_epoch_than_the_cells_is_impossible_even_if_another_cell_has_it(
+    base: int | None, above: int, found: list[str]
+) -> None:
+    script = Script()
+    if base is not None:
+        script.found(base)
+    epoch = script.claim("a")
+    script.claim("b", "u")
+    script.release("a", epoch)
+    script.put(ClaimingMessages, "a", "t", 0, epoch + above, 9)
+    assert found_in(script) == found
+
+
+def test_a_heartbeat_cannot_tell_of_a_claim_that_comes_after_it() -> None:
+    script = Script()
+    script.claim("a")
+    script.beat("a", len(script.records), 5)
+    assert found_in(script) == ["impossible_epoch"]
+
+
+def test_a_claim_of_messages_that_was_overtaken_is_no_anomaly() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.seqs["a-1"] = 5
+    script.put(ClaimingMessages, "a", "t", 0, epoch, 90)
+    script.seqs["a-1"] = 3
+    script.put(ClaimingMessages, "a", "t", 0, epoch, 80)
+    assert found_in(script) == []
+
+
+@pytest.mark.parametrize(
+    ("gaps_ms", "found"),
+    [
+        ((0, 2_001), []),
+        ((0, 1_000, 1_000), []),
+        ((0, 1_000, 1_001), ["zombie"]),
+        ((0, 1_000, 1_001, 5_000, 5_000, 5_000), ["zombie"]),
+    ],
+)
+def test_the_third_refused_heartbeat_after_two_intervals_is_a_zombies(
+    gaps_ms: tuple[int, ...], found: list[str]
+) -> None:
+    script = Script()
+    epochs = [script.claim("a", topic) for topic in ("t", "u")]
+    for topic, epoch in zip("tu", epochs, strict=True):
+        script.put(ReleasingPartition, "a", topic, 0, epoch, -1)
+    for gap_ms in gaps_ms:
+        script.wait(gap_ms)
+        script.tell("a", dict.fromkeys(epochs, 5))  # of two claims in one: that is one heartbeat
+    assert found_in(script) == found
+
+
+def test_a_zombie_may_tell_of_metadata_alone() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.release("a", epoch)
+    for _ in range(4):
+        script.wait(INTERVAL_MS)
+        script.put(Heartbeat, "a", INTERVAL_MS, 0, [], [MetadataEntry(epoch, b"x")])
+    assert found_in(script) == ["zombie"]
+
+
+def test_heartbeats_for_a_claim_that_was_lost_later_are_counted_for_themselves() -> None:
+    script = Script()
+    for topic in ("t", "u"):
+        epoch = script.claim("a", topic)
+        script.put(ReleasingPartition, "a", topic, 0, epoch, -1)
+        for _ in range(2):
+            script.wait(1_500)
+            script.beat("a", epoch, 5)
+    assert found_in(script) == []
+
+
+def test_who_looked_at_a_cell_before_it_was_ended_expects_nothing_impossible() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.beat("a", epoch, 5)
+    version = script.version()
+    script.put(ReleasingPartition, "a", "t", 0, epoch, 5, 1)
+    script.put(ClaimingPartition, "b", "t", 0, INTERVAL_MS, version)
+    assert found_in(script) == []
+    script.put(ClaimingPartition, "b", "t", 0, INTERVAL_MS, len(script.records))
+    assert found_in(script) == ["impossible_version"]
+
+
+@pytest.mark.parametrize("behind", [62, 63, 64])
+def test_a_number_that_comes_again_is_found_however_many_came_since(behind: int) -> None:
+    script = Script()
+    epoch = script.claim("a")
+    for n in range(behind + 1):
+        script.beat("a", epoch, n)
+    script.seqs["a-1"] -= behind + 1
+    script.beat("a", epoch, 1_000)
+    assert found_in(script) == ["sequence"]
+
+
+def test_a_record_that_was_overtaken_comes_once() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.seqs["a-1"] = 5
+    script.beat("a", epoch, 70)
+    for position in (60, 61):
+        script.seqs["a-1"] = 3
+        script.beat("a", epoch, position)
+    assert found_in(script) == ["sequence"]
+
+
+def test_two_late_records_of_an_earlier_process_are_no_sign_of_two() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.put(Heartbeat, "a", INTERVAL_MS, instance="a-2")
+    for _ in range(2):
+        script.beat("a", epoch)
+    assert found_in(script) == []
+    script.beat("a", epoch)
+    assert found_in(script) == ["duplicate_client_id"]
+
+
+def test_a_genesis_that_was_refused_has_no_group_that_belongs_elsewhere() -> None:
+    assert coordinating_partition("-", 4) != 0
+    script = Script()
+    script.found(5_000, 4)
+    script.raw(encode(Genesis(2, "g", "g-1", "-", 0, "mine", "", 9_000, 4, START_MS)))
+    assert found_in(script, 4) == []
+
+
+def test_a_genesis_of_fewer_partitions_or_of_a_base_that_is_too_low_is_told() -> None:
+    script = Script()
+    script.found(5_000)
+    assert found_in(script, PARTITIONS) == ["wrong_genesis"]
+    script.wait(FOUNDING_MS + 1)
+    script.raw(encode(Genesis(2, "g", "g-1", "-", 0, "mine", "its", 5_000, 1, START_MS)))
+    assert found_in(script) == ["second_genesis"]
+
+
+def test_another_process_of_the_holders_name_may_not_set_its_position_while_it_lives() -> None:
+    script = Script()
+    script.claim("a")
+    script.put(ReleaseGroup, "op", 0)
+    script.put(SetPosition, "a", "t", 0, 7, script.version(), instance="a-2")
+    assert found_in(script) == ["early_takeover"]
+
+
+@pytest.mark.parametrize("fed", [True, False])
+def test_whoever_is_silent_for_long_is_forgotten_but_not_what_it_holds(
+    monkeypatch: pytest.MonkeyPatch, fed: bool
+) -> None:
+    monkeypatch.setattr(anomalies, "MANY_INSTANCES", 3)
+    script = Script()
+    script.claim("holder")
+    lost = script.claim("zombie", "u")
+    script.put(ReleasingPartition, "zombie", "u", 0, lost, -1)
+    script.beat("zombie", lost, 5)
+    script.put(Heartbeat, "twin", INTERVAL_MS)
+    script.put(Heartbeat, "old", INTERVAL_MS)
+    history = PartitionHistory(0, 1)
+    late = 3 * MEMBER_HORIZON
+    for _ in range(3):  # `note` looks at every third record here
+        script.put(Heartbeat, "twin", INTERVAL_MS, instance="twin-2")
+    records = [
+        (offset + (late if offset > 5 else 0), value, at_ms)
+        for offset, value, at_ms in script.records
+    ]
+    for record in records:
+        if fed:
+            feed_one(history, *record)
+        else:
+            events: list[ev.Event] = []
+            apply(history.state, *record[:2], events)
+            history.note(*record, events)
+    memory = history._memory
+    assert {instance for _, _, instance in memory.instances} == {"holder-1", "twin-2"}
+    assert memory.newest == {("g", "holder"): "holder-1", ("g", "twin"): "twin-2"}
+    assert memory.lost == {}
+
+
 def test_a_position_set_over_a_live_holder_is_early() -> None:
     script = Script()
     epoch = script.claim("a")
@@ -581,6 +942,30 @@ def test_snapshots_are_compared(changes: dict[str, Any], found: list[str]) -> No
     anomalies = rows(script.history(snapshots=[seen, snapshot(script, 30)]), "anomalies")
     assert [a["kind"] for a in anomalies] == ["snapshot_differs" for _ in found]
     assert all(word in a["what"] for word, a in zip(found, anomalies, strict=True))
+
+
+def test_a_snapshot_of_where_a_history_goes_on_is_compared() -> None:
+    """As an operator makes one: of the end of the log, to which it has been read before."""
+    script = Script()
+    life(script)
+    encoded = script.history().encode()
+    script.put(Heartbeat, "z", INTERVAL_MS)
+    for changes, found in (({}, 0), ({"digest": b"?" * 16}, 1), ({"anchor": b"?" * 16}, 1)):
+        history = PartitionHistory.decode(encoded, 1)
+        history.watch([snapshot(script, history.state.next_offset, **changes)])
+        feed_one(history, *script.records[-1])
+        assert len(rows(history, "anomalies")) == found
+
+
+def test_of_the_snapshot_that_a_history_begins_with_the_record_before_is_not_known() -> None:
+    script = Script()
+    life(script)
+    first = snapshot(script, len(script.records))
+    state = PartitionState.decode(script.state.encode())
+    script.put(Heartbeat, "z", INTERVAL_MS)
+    history = PartitionHistory(0, 1, state=state, snapshots=[first])
+    feed_one(history, *script.records[-1])
+    assert rows(history, "anomalies") == []
 
 
 def test_create_time_is_said_once() -> None:
@@ -630,6 +1015,23 @@ def test_clients_that_found_a_log_at_once_are_no_anomaly(late_ms: int) -> None:
     assert found == (["second_genesis"] if late_ms > FOUNDING_MS else [])
 
 
+def test_what_is_said_once_is_not_said_again_by_whoever_goes_on() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.beat("a", epoch, 1)
+    first = script.history(sample_ms=100)
+    first.saw_create_time(0, START_MS)
+    second = PartitionHistory.decode(first.encode(), 1, sample_ms=100)
+    assert second.create_time
+    second.saw_create_time(1, START_MS)
+    for _ in range(3):
+        script.wait(200)
+        script.beat("a", epoch, len(script.records))
+        feed_one(second, *script.records[-1])
+    assert [p["next_offset"] for p in rows(second, "positions")] == [1, 2, 3, 4]
+    assert rows(second, "anomalies") == []
+
+
 def test_every_kind_has_a_meaning() -> None:
     assert set(KINDS) == set(MEANING)
 
@@ -656,6 +1058,28 @@ def test_a_heartbeat_renews_all_that_its_session_holds_and_no_other() -> None:
     script.claim("b", "u")
     (early,) = rows(script.history(), "anomalies")
     assert (early["kind"], early["topic"]) == ("early_takeover", "u")
+
+
+def test_a_claim_that_was_seen_is_known_though_its_session_began_before_the_history() -> None:
+    script = Script()
+    script.claim("a")
+    history = PartitionHistory(0, 1, state=PartitionState.decode(script.state.encode()))
+    script.wait(100)
+    script.claim("a", "u")
+    script.wait(100)
+    script.put(Heartbeat, "a", INTERVAL_MS)
+    history.feed(*zip(*script.records[1:], strict=True))
+    began = {c["topic"]: c["from_at"] is None for c in rows(history, "claims")}
+    assert began == {"t": True, "u": False}
+
+
+def test_a_takeover_that_no_heartbeat_followed_has_a_row() -> None:
+    script = Script()
+    script.claim("a")
+    script.wait(2 * INTERVAL_MS)
+    script.release("b", script.claim("b"))
+    (takeover,) = rows(script.history(), "takeovers")
+    assert (takeover["client_id"], takeover["first_beat_ms"]) == ("b", None)
 
 
 def test_a_session_that_began_before_the_history() -> None:
@@ -687,3 +1111,14 @@ def test_what_is_kept_does_not_grow_with_cells_that_were_ended() -> None:
     for n in range(50, 100):
         script.put(ReleasingPartition, "a", f"job {n}", 0, script.claim("a", f"job {n}"), -1, 1)
     assert len(script.history().encode()) < size + 100
+
+
+def test_of_ranges_that_were_closed_and_groups_that_were_forgotten_nothing_is_kept() -> None:
+    script = Script()
+    epoch = script.put(ClaimingRange, "a", "t", 0, INTERVAL_MS, 0, 100)
+    script.put(ReleasingPartition, "a", "t/0@0", 0, epoch, 5)
+    paused = script.put(ReleaseGroup, "op", 0)
+    script.put(SetPosition, "op", "t", 0, 7, script.version())
+    assert set(script.history().tracks) == {("g", "t", 0)}
+    script.put(ForgetGroup, "op", paused)
+    assert not script.history().tracks

@@ -8,24 +8,53 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history.invariants import Invariants
-from marshal_py.protocol.history.verifier import Finding, Verifier
+from marshal_py.protocol.history.verifier import Finding, Verifier, differences
 from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
     ClaimingRange,
+    Genesis,
+    ReleaseGroup,
     ResumeGroup,
+    SetLevel,
+    SetPosition,
     encode,
 )
-from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.ranges import MAX_OPEN_RANGES
+from marshal_py.protocol.rationalizer import Cell, PartitionState, apply
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
 from tests.support.messages import heartbeat
-from tests.support.strategies import lively_log
+from tests.support.strategies import Log, lively_log
+from tests.unit.marshal_py.protocol.history.test_partition_history import (
+    PARTITIONS,
+    PLANTS,
+    Plant,
+    Script,
+)
 
 WHO: dict[str, Any] = {"client_id": "c", "instance_id": "i", "group_id": "g", "seq": 0}
 CELL: dict[str, Any] = {"topic": "t", "partition": 0}
+TWIN: dict[str, Any] = {**WHO, "instance_id": "j"}
+
+
+BREAK_A_RULE = frozenset(
+    {
+        "wrong_partition",
+        "foreign_sender",
+        "sequence",
+        "duplicate_client_id",
+        "early_takeover",
+        "impossible_epoch",
+        "impossible_version",
+        "position_went_back",
+        "claimed_not_ahead",
+        "wrong_genesis",
+    }
+)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -41,6 +70,27 @@ def test_the_invariants_hold_of_any_log(seed: int) -> None:
             applied += isinstance(event, ev.Claimed | ev.Renewed | ev.MessagesClaimed)
     assert invariants.finish(state) == []
     assert applied > 20, "a log in which nothing happens proves nothing"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_left_of_a_log_is_sound_from_its_snapshot_on(seed: int) -> None:
+    """Whatever was open there: claims with heartbeats, ranges, pauses, levels, a base of epochs."""
+    log: Log = []
+    for record in lively_log(Random(seed), 300):
+        if not log or record[0] > log[-1][0]:
+            log.append(record)
+    cut, state = 20 + 7 * seed, PartitionState(0)
+    taken: list[Snapshot] = []
+    for number, (offset, value) in enumerate(log, 1):
+        apply(state, offset, value)
+        if number >= cut:
+            taken.append(snapshot_of(state, value))
+    verifier = Verifier(0, 1, taken[0].restore(), [(found, 7, 8) for found in taken])
+    for offset, value in log[cut:]:
+        verifier.feed(offset, value, 0)
+    found = verifier.finish()
+    assert {f.what for f in found if f.kind in ("invariant", "snapshot_differs")} == set()
+    assert verifier.snapshots == len(taken) > 0
 
 
 def claim_record(expected: int = -1) -> bytes:
@@ -103,6 +153,18 @@ def forged(check: Callable[[Invariants], Sequence[str]]) -> Sequence[str]:
         ),
         (ev.GroupForgotten(5, **WHO, cells=1), None, "while it was held"),
         (ev.Renewed(-1, **WHO, **CELL, epoch=0, next_offset=1), None, "was applied after"),
+        (
+            ev.Renewed(5, **{**WHO, "client_id": "d"}, **CELL, epoch=0, next_offset=1),
+            None,
+            "renewed by d; c holds it",
+        ),
+        (ev.Renewed(5, **TWIN, **CELL, epoch=0, next_offset=1), None, "renewed by c; c holds it"),
+        (
+            ev.PositionSet(5, **WHO, **CELL, next_offset=3),
+            encode(SetPosition(2, "c", "i", "g", 0, "t", 0, 3, 4)),
+            "accepted for version 4; the cell was at 0",
+        ),
+        (ev.GroupForgotten(5, **WHO, cells=1), None, "that was not paused"),
     ],
 )
 def test_a_forged_report_breaks_an_invariant(
@@ -161,6 +223,85 @@ def test_a_state_that_is_not_what_the_events_add_up_to() -> None:
     invariants = Invariants(state)
     state.cells["g", "t", 0].holder = "thief"
     assert "holder = thief" in invariants.finish(state)[0][1]
+
+
+def paused(offset: int, state: PartitionState, group: str = "g") -> None:
+    apply(state, offset, encode(ReleaseGroup(2, "op", "o", group, offset, 9)))
+
+
+def raised(offset: int, state: PartitionState, group: str = "g") -> None:
+    apply(state, offset, encode(SetLevel(2, "op", "o", group, offset, 2, 1)))
+
+
+def founded(offset: int, state: PartitionState) -> None:
+    apply(state, offset, encode(Genesis(2, "op", "o", "-", offset, "log", "", 40, 1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [(paused, "its pause"), (raised, "its level"), (founded, "the log's identity")],
+)
+def test_what_the_events_did_not_tell_is_found_at_the_end(
+    change: Callable[[int, PartitionState], None], what: str
+) -> None:
+    """Whether it came up, or went."""
+    changed, empty = PartitionState(0), PartitionState(0)
+    change(0, changed)
+    assert Invariants(changed).finish(changed) == []
+    for told, state in ((empty, changed), (changed, empty)):
+        found = [text for _, text in Invariants(told).finish(state)]
+        assert found == [f"{what} is not what the events say"]
+
+
+def test_epochs_never_begin_below_those_that_were() -> None:
+    state = PartitionState(0)
+    founded(0, state)
+    for base, wrong in ((39, ["epochs begin at 39, below those that were: 40"]), (40, [])):
+        event = ev.Founded(5, **WHO, identity="b", previous="log", base=base, partitions=1)
+        assert Invariants(state).check(event, None) == wrong
+
+
+def test_what_is_another_than_it_was_told_to_be_is_found_at_the_end() -> None:
+    before, after = PartitionState(0), PartitionState(0)
+    paused(0, before)
+    paused(1, after)
+    assert [what for _, what in Invariants(before).finish(after)] == [
+        "its pause is not what the events say"
+    ]
+    state = PartitionState(0)
+    apply(state, 0, encode(ClaimingRange(2, "c", "i", "g", 1, "u", 0, 500, 0, 10)))
+    invariants = Invariants(state)
+    state.groups["g"].open_ranges.of_cell.clear()
+    assert (("g", "u", 0), "its range from 0 is not what the events say") in invariants.finish(
+        state
+    )
+    state = PartitionState(0)
+    founded(0, state)
+    invariants = Invariants(state)
+    state.base += 1
+    assert [what for _, what in invariants.finish(state)] == [
+        "the log's identity is not what the events say"
+    ]
+    state = PartitionState(0)
+    apply(state, 0, claim_record())
+    state.next_offset = 0
+    assert [what for _, what in Invariants(state).finish(state)] == [
+        "version 0 lies beyond the end of the log"
+    ]
+
+
+def test_a_claim_in_a_paused_group_and_a_range_too_many_break_an_invariant() -> None:
+    state = PartitionState(0)
+    paused(0, state)
+    assert "a claim was accepted while the group was paused" in Invariants(state).check(
+        claimed(5), claim_record()
+    )
+    state = PartitionState(0)
+    for offset in range(MAX_OPEN_RANGES):
+        value = encode(ClaimingRange(2, "c", "i", "g", offset, "u", 0, 500, 0, 1))
+        assert apply(state, offset, value)
+    event = replace(granted(MAX_OPEN_RANGES, MAX_OPEN_RANGES + 1), offset=MAX_OPEN_RANGES)
+    assert Invariants(state).check(event, None) == [f"more than {MAX_OPEN_RANGES} ranges are open"]
 
 
 def test_a_resume_ends_the_pause_that_it_means() -> None:
@@ -233,6 +374,98 @@ def test_a_wrong_snapshot_is_told_in_what_it_differs() -> None:
         ("snapshot_differs", "error", 4, "liar")
     ]
     assert "t/0 of g: next_offset is 99 in it and 3 by the log" in findings[0].what
+
+
+CHANGES: dict[str, Callable[[PartitionState], None]] = {
+    "t/0 of g is only in the log's state": lambda s: s.groups["g"].cells.clear(),
+    "the session of c (instance i) in g differs": lambda s: setattr(
+        s.groups["g"].sessions["c", "i"], "metadata", b"x"
+    ),
+    "t/1 of g is not in the log's state": lambda s: _put(s, Cell(("t", 1))),
+    "the pause of g differs": lambda s: setattr(s.groups["g"], "pause", None),
+    "g is at level 1 in it and 2 by the log": lambda s: setattr(s.groups["g"], "level", 1),
+    "g is at level 3 in it and 2 by the log": lambda s: setattr(s.groups["g"], "level", 3),
+    "the log's identity is 'x' in it and 'log' by the log": lambda s: setattr(s, "identity", "x"),
+    "the log's base is 41 in it and 40 by the log": lambda s: setattr(s, "base", 41),
+    "the log's partitions is 2 in it and 1 by the log": lambda s: setattr(s, "partitions", 2),
+}
+
+
+def _put(state: PartitionState, cell: Cell) -> None:
+    state.groups["g"].cells[cell.unit] = cell
+
+
+@pytest.mark.parametrize("says", CHANGES)
+def test_each_difference_of_a_snapshot_is_told(says: str) -> None:
+    log = PartitionState(0)
+    founded(0, log)
+    raised(1, log)
+    apply(log, 2, claim_record())
+    paused(3, log)
+    changed = PartitionState.decode(log.encode())
+    CHANGES[says](changed)
+    assert differences(changed, log) == [says]
+    assert differences(log, log) == ["its digest is not that of its own state"]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_snapshot_of_another_number_of_partitions_is_none_of_this_log(partitions: int) -> None:
+    snapshot = replace(snapshot_of(state_after(4), LOG[3]), partitions=partitions)
+    verifier = Verifier(0, 2, PartitionState(0), [(snapshot, 7, 8)])
+    for offset, value in enumerate(LOG):
+        verifier.feed(offset, value, 1_000 + 500 * offset)
+    assert [f.what for f in verifier.finish() if f.kind == "snapshot_differs"] == [
+        "the snapshot of w at offset 4 (record 7 of the snapshot topic): it is of a topic of "
+        f"{partitions} partitions, not 2"
+    ]
+
+
+def test_a_snapshot_that_holds_no_state_is_told_and_ends_nothing() -> None:
+    snapshot = replace(snapshot_of(state_after(4), LOG[3]), state=b"", digest=b"?")
+    findings, compared = judged(LOG, [snapshot, snapshot_of(state_after(6), LOG[5])])
+    assert [f.kind for f in findings] == ["snapshot_differs"]
+    assert compared == 2
+
+
+def test_findings_are_in_the_order_of_the_log_each_with_its_place() -> None:
+    """Those of snapshots and of the end are found before, or after, the others."""
+    wrong = snapshot_of(state_after(6), b"other")
+    verifier = Verifier(0, 1, PartitionState(0), [(wrong, 7, 8)])
+    log = [*LOG, b"junk", b"junk"]
+    verifier.feed(0, log[0], 1_000, create_time=True)
+    for offset, value in enumerate(log[1:], 1):
+        verifier.feed(offset, value, 1_000 + 500 * offset, create_time=True)
+    found = verifier.finish()
+    assert [(f.kind, f.offset) for f in found] == [
+        ("create_time", 0),
+        ("snapshot_differs", 6),
+        ("foreign_record", 6),
+        ("foreign_record", 7),
+    ]
+
+
+def test_what_is_wrong_at_the_end_names_its_cell() -> None:
+    verifier = Verifier(0, 1, PartitionState(0))
+    for offset, value in enumerate(LOG):
+        verifier.feed(offset, value, 1_000 + 500 * offset)
+    verifier._audit()
+    verifier._state.cells["g", "t", 0].next_offset = 99
+    (finding,) = verifier.finish()
+    told = (finding.kind, finding.offset, finding.at_ms, finding.level)
+    assert told == ("invariant", 6, 3_500, "error")
+    assert (finding.group, finding.topic, finding.partition) == ("g", "t", 0)
+
+
+@pytest.mark.parametrize(("kind", "plant"), PLANTS)
+def test_what_the_protocol_withstands_is_a_warning(kind: str, plant: Plant) -> None:
+    script = Script()
+    plant(script)
+    partitions = PARTITIONS if kind == "wrong_partition" else 1
+    verifier = Verifier(0, partitions, PartitionState(0))
+    for record in script.records:
+        verifier.feed(*record)
+    found = {f.kind: f.level for f in verifier.finish()}
+    assert found[kind] == ("error" if kind in BREAK_A_RULE else "warning")
 
 
 def test_a_snapshot_of_another_log_or_of_the_future() -> None:

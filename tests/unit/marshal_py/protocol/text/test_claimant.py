@@ -675,3 +675,221 @@ def test_what_version_1_cannot_give_is_refused() -> None:
         client.claimant.set_member_metadata(b"x", client.now)
     with pytest.raises(InvalidArgument, match="slash"):
         client.claimant.want("a/b", 0, client.now)
+
+
+# A log that was made anew
+
+
+def made_anew(client: Client, *values: str) -> None:
+    """Have the client read another log from its beginning, as the driver does."""
+    claimant = client.claimant
+    claimant.truncated()
+    client.log.values = [value.encode() for value in values]
+    client.state = client.world.states[0] = TextState(0, HB)
+    client.observer = claimant.observers[0] = Observer()
+    for offset, value in enumerate(client.log.values):
+        apply(client.state, offset, value)
+    client.observer.caught_up_at_offset = client.state.next_offset
+    client.observer.seen.note(client.state.next_offset - 1, client.now)
+    claimant.caught_up(0, client.now)
+
+
+def test_offsets_of_another_log_keep_nobody_from_winning() -> None:
+    client, lost = holder()
+    client.log.write(*(beat("go", n) for n in range(5)))
+    client.settle()
+    assert lost.state is ClaimState.ENDED
+    made_anew(client)
+    holding = client.want()
+    client.settle()
+    assert holding.held(client.now)
+
+
+def test_a_claim_is_not_taken_for_the_one_that_went_into_another_log() -> None:
+    """Of the same second: then somebody came between, though not by the offsets of then."""
+    client = Client(Log(*(beat("go", -1_000, 1) for _ in range(9)), release("go", -999)))
+    client.ahead_s = 1_000
+    holding = client.want()
+    assert client.claimant.take_appends()
+    made_anew(client)
+    client.log.write(beat("go", 0))
+    client.settle()
+    assert client.cell.holder == "py"
+    assert holding.state is ClaimState.WAITING
+
+
+def test_a_log_of_more_partitions_is_written_to_where_it_decides() -> None:
+    client, _ = holder()
+    client.claimant.truncated()
+    client.world.states[:] = [TextState(p, HB) for p in range(3)]
+    client.claimant.observers[:] = [Observer() for _ in range(3)]
+    client.claimant.reshape()
+    for p, observer in enumerate(client.claimant.observers):
+        observer.caught_up_at_offset = 0
+        client.claimant.caught_up(p, client.now)
+    for n in range(9):
+        client.claimant.want(f"t{n}", 0, client.now)
+    assert {append.coordinator for append in client.claimant.take_appends()} == {0, 1, 2}
+
+
+# What comes late, fails or is of somebody else
+
+
+def test_who_came_between_is_known_though_nothing_was_wanted_meanwhile() -> None:
+    """The first that was asked is read when the cell is wanted again."""
+    client = Client(Log())
+    client.ahead_s = 2.5 * HB
+    given_up = client.want()
+    (asked,) = client.claimant.take_appends()
+    client.claimant.release(given_up, client.now)
+    client.log.write(claim("go", 0), beat("go", 0))
+    client.read()
+    again = client.want()
+    client.log.values.append(asked.value)
+    client.settle()
+    assert client.cell.holder == "py"  # the fold goes by the times
+    assert not again.held(client.now)
+    assert client.log.said("py") == ["ClaimingPartition"]
+
+
+def test_a_claim_that_was_refused_when_nobody_wanted_it_is_none_of_the_next() -> None:
+    client = Client(Log())
+    given_up = client.want()
+    (asked,) = client.claimant.take_appends()
+    client.claimant.release(given_up, client.now)
+    client.log.write(beat("go", 0))
+    client.read()
+    again = client.want()
+    client.log.values.append(asked.value)
+    client.settle()
+    assert again.state is ClaimState.WAITING
+    client.log.write(release("go", 1, 5))
+    client.run(15)  # it had been in doubt
+    assert again.held(client.now)
+
+
+def test_a_process_that_came_to_live_under_our_name_is_not_resumed() -> None:
+    client = Client(Log())
+    client.log.write(beat("py", 1, 5))
+    client.read()
+    holding = client.want()
+    client.settle()
+    assert not holding.held(client.now)
+    assert client.log.said("py") == ["Heartbeat 5"]
+
+
+def test_a_heartbeat_of_before_a_doubt_settles_nothing_however_late_it_is_read() -> None:
+    client, holding = holder()
+    client.now += HB // 3 * S
+    client.claimant.tick(client.now)
+    (sent,) = client.claimant.take_appends()
+    client.log.write(claim("go", -5))
+    client.read()
+    client.skip(11)
+    client.log.values.append(sent.value)
+    client.read()
+    assert not holding.held(client.now)
+    client.settle()
+    assert holding.held(client.now)
+
+
+def test_what_was_to_ask_first_and_failed_is_asked_again() -> None:
+    client, holding = holder()
+    client.skip(1.5 * HB)
+    client.claimant.tick(client.now)
+    for append in client.claimant.take_appends():
+        assert append.value.startswith(b"ClaimingPartition")
+        client.claimant.append_failed(append.seq, client.now)
+    client.run(HB / 3)
+    assert holding.held(client.now)
+
+
+def test_heartbeats_that_failed_are_not_waited_for() -> None:
+    client, holding = holder()
+    for _ in range(4):
+        client.now += HB // 10 * S
+        client.claimant.commit(holding, client.now // S, client.now, flush=True)
+        (append,) = client.claimant.take_appends()
+        client.claimant.append_failed(append.seq, client.now)
+    client.settle()
+    client.run(2 * HB)
+    assert holding.held(client.now)
+    assert holding.stored_offset == 4 * (HB // 10)
+
+
+def test_what_was_to_be_flushed_when_the_claim_ended_is_not() -> None:
+    client, holding = holder()
+    for offset in (1, 2, 3):
+        client.claimant.commit(holding, offset, client.now, flush=True)
+    sent = client.claimant.take_appends()
+    client.log.write(beat("go", 1))
+    client.read()
+    assert holding.state is ClaimState.ENDED
+    for append in sent:
+        client.claimant.append_failed(append.seq, client.now)
+    assert client.claimant.take_appends() == []
+
+
+def test_a_flush_without_anything_new_sends_nothing() -> None:
+    client, holding = holder()
+    client.claimant.commit(holding, 5, client.now, flush=True)
+    client.settle()
+    client.claimant.commit(holding, 5, client.now, flush=True)
+    assert client.send() == 0
+
+
+def test_the_position_that_was_found_is_stored_already() -> None:
+    client = Client(Log(beat("go", -5, 7), release("go", -4, 7)))
+    holding = client.want()
+    client.settle()
+    assert (holding.next_offset, holding.stored_offset) == (7, 7)
+    assert client.heard("stored") == 0
+
+
+def test_records_that_were_read_too_late_now_and_then_cost_nothing() -> None:
+    client, holding = holder()
+    for _ in range(3 * MAX_LATE_RENEWALS):
+        client.skip(1.2 * HB)
+        client.claimant.tick(client.now)
+        client.send()
+        client.skip(1.2 * HB)
+        client.read()
+        assert holding.late_renewals == 1
+        client.settle()
+        assert holding.held(client.now)
+
+
+def test_a_record_where_its_topic_is_not_decided_is_nothing_to_us() -> None:
+    client, holding = holder()
+    events: list[Event] = []
+    apply(TextState(1, HB), 9, beat("go", 1).encode(), events)
+    client.claimant.applied(1, events, client.now)
+    assert holding.held(client.now)
+
+
+def test_who_resumes_a_group_is_heard_at_once() -> None:
+    client = Client(Log(f"ReleaseGroup/0/{T0}/i/adm/g//0/{T0 + 1000}"))
+    holding = client.want()
+    client.run(5)
+    client.log.write(f"ReleaseGroup/0/{T0 + 5}/i/adm/g//0/{T0 + 5}")
+    client.settle()
+    client.run(1)
+    assert holding.held(client.now)
+
+
+def test_whoever_sets_positions_works_in_a_paused_group() -> None:
+    client = Client(Log(f"ReleaseGroup/0/{T0}/i/adm/g//0/{T0 + 1000}"))
+    client.claimant.heeds_pauses = False
+    holding = client.want()
+    client.settle()
+    assert holding.held(client.now)
+
+
+def test_a_claim_that_a_pause_ends_says_nothing_more() -> None:
+    client, holding = holder()
+    client.log.write(f"ReleaseGroup/0/{T0}/i/adm/g//0/{T0 + 1000}")
+    client.settle()
+    client.claimant.commit(holding, 5, client.now, flush=True)
+    assert client.send() == 0
+    client.run(HB)
+    assert client.log.said("py")[-1] == "ReleasingPartition 5"

@@ -180,3 +180,16 @@ def test_what_is_written_reads_back(
         check_name("name", name)
     beat = TextRecord(HEARTBEAT, 1, time_s, instance, client, group, topic, partition, offset)
     assert decode(encode(beat)) == beat
+
+
+def test_the_longest_record_is_one() -> None:
+    for more, is_one in ((0, True), (1, False)):
+        value = b"Heartbeat/1/2/i/c/g/t/0/1"
+        value = value.replace(
+            b"/c/", b"/" + b"c" * (MAX_RECORD_BYTES - len(value) + 1 + more) + b"/"
+        )
+        if is_one:
+            assert decode_any(value).partition == 0
+        else:
+            with pytest.raises(MalformedRecord):
+                decode_any(value)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.rationalizer import CellKey
+from marshal_py.protocol.text import rationalizer as module
 from marshal_py.protocol.text.codec import decode
 from marshal_py.protocol.text.rationalizer import TextCell, TextState, TextWorld, apply, slack_s
 from tests.interop.gomodel import Bugs, GoWorld, Partition
@@ -380,3 +381,83 @@ def test_any_log_folds_alike_with_and_without_events(values: list[bytes]) -> Non
     assert with_events.encode() == without.encode()
     assert with_events.digest() == without.digest()
     assert all(0 <= e.offset < len(values) for e in events)
+
+
+def test_an_earlier_process_of_the_owners_name_is_no_rival() -> None:
+    state, _ = fold(BEAT_A, "Heartbeat/1/1001/again/a/g/t/0/2")
+    assert (cell_of(state).instance_id, cell_of(state).rival) == ("again", -1)
+
+
+def test_a_release_settles_what_its_time_settles() -> None:
+    doubted = (BEAT_A, "ClaimingPartition/1/999/ib/b/g/t/0")
+    for time_s, doubt in ((1029, 1), (1030, -1)):
+        state, _ = fold(*doubted, f"ReleasingPartition/1/{time_s}/ia/a/g/t/0/5")
+        assert cell_of(state).doubt == doubt
+
+
+def test_a_doubt_is_not_forgotten_because_the_next_owners_clock_is_ahead() -> None:
+    doubted = (BEAT_A, "ClaimingPartition/1/999/ib/b/g/t/0")
+    ahead = ("Heartbeat/1/5000/ic/c/g/t/0/2", "Heartbeat/1/5029/ic/c/g/t/0/2")
+    state, _ = fold(*doubted, *ahead)
+    assert cell_of(state).doubt == 1
+    state, _ = fold(*doubted, *ahead, "Heartbeat/1/5030/ic/c/g/t/0/2")
+    assert cell_of(state).doubt == -1
+
+
+def test_what_is_released_twice_was_released_once() -> None:
+    released = "ReleasingPartition/1/1001/ia/a/g/t/0/9"
+    _, events = fold(BEAT_A, released, released)
+    assert [type(e) for e in events[-2:]] == [ev.Released, ev.Rejected]
+
+
+def test_a_pause_ends_once_and_never_lies_beyond_what_a_number_can_say() -> None:
+    over = "ReleaseGroup/0/1000/i/adm/g//0/1000"
+    state, events = fold(over, f"ReleaseGroup/0/1000/i/adm/g//0/{2**62}", over, over)
+    assert [type(e) for e in events] == [ev.GroupPaused, ev.GroupResumed]
+    state, _ = fold(f"ReleaseGroup/0/1000/i/adm/g//0/{2**62}")
+    assert state.paused == {"g": 2**63 - 1}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"Heartbeat/1/%d/ia/a/g/t/0/6" % (10**20), b"Heartbeat/1/1001/ia/a/g/t/0/%d" % (10**20)],
+)
+def test_a_number_that_is_too_large_is_none_when_the_log_is_replayed_either(value: bytes) -> None:
+    state = TextState(0, HB)
+    for offset in range(2):
+        apply(state, offset, BEAT_A.encode())
+    assert not apply(state, 2, value)
+    assert (cell_of(state).heartbeat_s, cell_of(state).current_offset) == (1000, 5)
+
+
+def test_names_that_were_seen_are_not_remembered_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MAX_RENEWALS", 2)
+    state = TextState(0, HB)
+    for offset in range(9):
+        apply(state, offset, f"Heartbeat/1/1000/ia/a/g/t/{offset}/5".encode())
+    assert len(state.renewals) <= 2
+    assert len(state.cells) == 9
+
+
+def test_a_group_is_paused_while_any_coordination_partition_says_so() -> None:
+    """One pause is written to each, and one may not have come."""
+    world = TextWorld(3, HB, lambda: 1_000.0)
+    state = world.states[1]
+    assert isinstance(state, TextState)
+    state.paused["g"] = 1_000_001
+    assert world.paused("g")
+    assert not world.paused("h")
+    state.paused["g"] = 1_000_000
+    assert not world.paused("g"), "its time has come"
+    world.at_ms = 999_999
+    assert world.paused("g"), "at that moment it was"
+
+
+def test_the_cells_of_one_group_are_its_own() -> None:
+    world = TextWorld(1, HB, time.time)
+    for offset, group in enumerate("gh"):
+        apply(world.states[0], offset, f"Heartbeat/1/1000/ia/a/{group}/t/0/5".encode())
+    assert [key for _, key, _ in world.cells("g")] == [("g", "t", 0)]
+    assert len(list(world.cells())) == 2
