@@ -791,6 +791,16 @@ MODULES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a level is set from the one that the group has now",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_a_level_is_set_from_the_one_that_the_group_has_now",
+        (
+            "GroupAdmin.set_level",
+            "self.refresh(timeout_s)",
+            "pass",
+        ),
+    ),
+    noticed(
         "what is fatal is no outage",
         f"{CLIENT}.kafka_clients",
         "unit/marshal_py/client/test_connection_errors.py::test_what_cannot_be_mended_is_kept_apart_from_outages",

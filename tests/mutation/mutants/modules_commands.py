@@ -321,6 +321,26 @@ COMMANDS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "JSON says of when it tells",
+        f"{CLI}.explain",
+        f"{OF_CLI}/test_explain.py::test_json_has_all_of_it_with_times",
+        (
+            "_document",
+            "None if at_ms is None else iso_utc(at_ms)",
+            "None",
+        ),
+    ),
+    noticed(
+        "a log of version 1 is not asked for slots",
+        f"{CLI}.explain",
+        f"{OF_CLI}/test_explain.py::test_where_a_partition_has_slots_it_is_told_how_to_name_one",
+        (
+            "explain",
+            '0 if version.name == "text" else _slots(connection, group, topic)',
+            "_slots(connection, group, topic)",
+        ),
+    ),
+    noticed(
         "a window lies around its moment",
         f"{CLI}.tail",
         f"{OF_CLI}/test_tail.py::test_a_window_lies_around_a_moment",
@@ -1757,6 +1777,26 @@ COMMANDS: tuple[Noticed, ...] = (
             "EmbeddedKafka.stop",
             "process.signal(signal.SIGCONT)",
             "pass",
+        ),
+    ),
+    noticed(
+        "a frozen broker that is started goes on",
+        f"{EMBEDDED}.kafka",
+        f"{OF_EMBEDDED}/test_kafka.py::test_a_frozen_broker_that_is_started_goes_on",
+        (
+            "EmbeddedKafka.start",
+            "one.process.signal(signal.SIGCONT)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "Ctrl-C while a broker starts leaves nothing",
+        f"{EMBEDDED}.kafka",
+        f"{OF_EMBEDDED}/test_kafka.py::test_ctrl_c_while_it_starts_leaves_nothing",
+        (
+            "EmbeddedKafka._create",
+            "except BaseException:",
+            "except Exception:",
         ),
     ),
     noticed(
@@ -3624,6 +3664,26 @@ COMMANDS: tuple[Noticed, ...] = (
             "Guard.__call__",
             'if scope["type"] == "lifespan":',
             'if scope["type"]:',
+        ),
+    ),
+    noticed(
+        "what is refused has the headers of the page",
+        f"{DASHBOARD}.guard",
+        f"{OF_DASHBOARD}/test_guard.py::test_what_is_refused_is_as_closed_to_other_sites_as_the_page",
+        (
+            "Guard.__call__",
+            "(answer or self._app)(scope, receive, send_with_headers)",
+            "(answer or self._app)(scope, receive, send if answer else send_with_headers)",
+        ),
+    ),
+    noticed(
+        "a token is of what an address can hold to its end",
+        f"{DASHBOARD}.guard",
+        f"{OF_DASHBOARD}/test_guard.py::test_a_token_that_could_be_guessed_or_that_no_address_holds_is_refused",
+        (
+            "given_token",
+            "_TOKEN.fullmatch(token)",
+            "_TOKEN.match(token)",
         ),
     ),
     noticed(

@@ -1688,6 +1688,16 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "who is told of stuck handlers can be",
+        f"{CONSUMER}.handlers.options",
+        f"{OF_CONSUMER}/handlers/test_options.py::test_a_function_that_cannot_be_called_is_told_before_it_is_needed",
+        (
+            "HandlerOptions.__post_init__",
+            'takes("on_stuck", self.on_stuck, "(stuck)", (1,))',
+            "pass",
+        ),
+    ),
+    noticed(
         "beside Go the dead are taken over after two intervals",
         f"{CONSUMER}.assignor_version1",
         f"{OF_CONSUMER}/test_version1_assignor.py::test_what_a_dead_client_holds_is_free_after_two_intervals",
@@ -1753,6 +1763,16 @@ COORDINATION: tuple[Noticed, ...] = (
             "check_retries",
             " or subscription.pattern is not None",
             "",
+        ),
+    ),
+    noticed(
+        "a group beside a client that is passed is refused",
+        f"{CONSUMER}.options",
+        f"{OF_CONSUMER}/test_options.py::test_a_client_that_is_passed_has_its_settings_already",
+        (
+            "client_of",
+            "if group_id is not None or settings:",
+            "if settings:",
         ),
     ),
     noticed(
@@ -2323,6 +2343,26 @@ COORDINATION: tuple[Noticed, ...] = (
             "_check_clocks",
             "min(delay, ahead.get(sample.broker, delay))",
             "delay",
+        ),
+    ),
+    noticed(
+        "a log that cannot be read is an error",
+        f"{ADMIN}.cluster_checks",
+        "unit/marshal_py/admin/test_cluster_checks.py::test_the_log_and_the_machine",
+        (
+            "_check_records",
+            'report.add("log", "error"',
+            'report.add("log", "note"',
+        ),
+    ),
+    noticed(
+        "a setting that the brokers do not know is no finding",
+        f"{ADMIN}.cluster_checks",
+        "unit/marshal_py/admin/test_cluster_checks.py::test_a_setting_that_the_brokers_do_not_know_is_no_finding",
+        (
+            "_check_topic_config",
+            " or found is None",
+            "",
         ),
     ),
     noticed(
@@ -3430,6 +3470,26 @@ COORDINATION: tuple[Noticed, ...] = (
             "Consumer._run",
             "        iteration.settle()\n",
             "        pass\n",
+        ),
+    ),
+    noticed(
+        "claims of a consumer are those that are held",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_claims_are_those_that_are_held",
+        (
+            "Consumer.claims",
+            " if claim.held",
+            "",
+        ),
+    ),
+    noticed(
+        "nobody goes on at what is no whole number",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_nobody_goes_on_at_what_is_no_offset",
+        (
+            "Consumer.seek",
+            "type(offset) is not int or ",
+            "",
         ),
     ),
     noticed(

@@ -3087,6 +3087,16 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a bench makes as many rows as it drains",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_as_many_rows_are_made_as_are_drained",
+        (
+            "_fill",
+            "min(work.rows, first + _FILL_ROWS - 1)",
+            "first + _FILL_ROWS - 1",
+        ),
+    ),
+    noticed(
         "where too few replicas are in sync nothing can be written",
         f"{RUN}.kafka_check",
         "unit/harvest/runtime/test_kafka_check.py::test_where_too_few_are_in_sync_nothing_can_be_written_and_fewer_than_all_is_told",

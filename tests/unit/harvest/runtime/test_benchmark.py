@@ -116,6 +116,39 @@ def test_rows_count_from_when_it_leads_until_the_last_is_settled(
         benchmark._drain(parse(OURS), Work(rows=7), 60)
 
 
+class Connection:
+    """Keeps which rows are made."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[int, int]] = []
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def execute(self, _statement: object, given: dict[str, int] | None = None) -> None:
+        if given is not None:
+            self.made.append((given["first"], given["last"]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "made"),
+    [
+        (1, [(1, 1)]),
+        (50_000, [(1, 50_000)]),
+        (100_001, [(1, 50_000), (50_001, 100_000), (100_001, 100_001)]),
+    ],
+)
+def test_as_many_rows_are_made_as_are_drained(
+    monkeypatch: pytest.MonkeyPatch, rows: int, made: list[tuple[int, int]]
+) -> None:
+    connection = Connection()
+    monkeypatch.setattr("psycopg.connect", lambda *_, **__: connection)
+    benchmark._fill(parse(OURS), "scratch", Work(rows=rows))
+    assert connection.made == made
+
+
 class Admin:
     """Makes one topic, and has no others."""
 

@@ -244,7 +244,16 @@ def test_an_answer_that_came_late_says_nothing_of_the_brokers_clock() -> None:
     assert wrong(replace(SOUND, samples=tuple(samples))) == []
 
 
+@pytest.mark.parametrize("name", PLAN.config)
+def test_a_setting_that_the_brokers_do_not_know_is_no_finding(name: str) -> None:
+    config = {other: value for other, value in PLAN.config.items() if other != name}
+    assert wrong(with_topic(config=config)) == []
+
+
 def test_the_log_and_the_machine() -> None:
+    check = only(replace(SOUND, unreadable="offset 7 is no record"))
+    assert (check.name, check.level) == ("log", "error")
+    assert "offset 7 is no record" in check.text
     found = wrong(replace(SOUND, mismatches=("w's snapshot differs",), other_wire=True))
     assert [(c.name, c.fix) for c in found] == [
         ("snapshots", "marshal verify"),

@@ -260,6 +260,23 @@ def test_a_level_that_somebody_else_has_set_meanwhile_stands() -> None:
         Operated(Refusing("stale_level", 3)).set_level(2, even_if_unknown=True)
 
 
+class Raised(Refusing):
+    """Somebody has set another level since the log was read last."""
+
+    def probe(self, _timeout_s: float) -> None:
+        self.level = 3
+
+    def write_one(self, make: Make, _timeout_s: float) -> Any:
+        record = make((2, "operator", "i", "g", 0))
+        assert isinstance(record, SetLevel)
+        assert (record.level, record.expected_level) == (2, 3)
+        return mock.Mock(spec=ev.LevelSet)
+
+
+def test_a_level_is_set_from_the_one_that_the_group_has_now() -> None:
+    assert Operated(Raised("", 0)).set_level(2, even_if_unknown=True) == 3
+
+
 def test_who_cannot_follow_a_level_is_named() -> None:
     with pytest.raises(GroupInUse) as raised:
         Operated(Refusing("cannot_follow", 1)).set_level(2, even_if_unknown=True)

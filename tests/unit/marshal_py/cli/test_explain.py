@@ -105,6 +105,8 @@ def test_where_a_partition_has_slots_it_is_told_how_to_name_one(world: World) ->
     world.status, world.slots = FREE, 16
     done = without_brokers("explain", "g", "t", "0")
     assert "16 slots to a partition: add --slot N or --key KEY" in done.stderr
+    done = without_brokers("explain", "g", "t", "0", "--wire", "text")
+    assert "slots" not in done.stderr, "version 1 has none"
 
 
 @pytest.mark.parametrize(
@@ -162,6 +164,8 @@ def test_json_has_all_of_it_with_times(world: World) -> None:
     assert document["history"][0]["time"] == "1970-01-01T00:00:01.000Z"
     assert document["standing"]["holder"] == "a"
     assert document["at"] is None
+    then = without_brokers("explain", "g", "t", "3", "--json", "--at", "1970-01-01T00:00:05Z")
+    assert json.loads(then.stdout)["at"] == "1970-01-01T00:00:05.000Z"
 
 
 def test_what_strangers_wrote_is_shown_as_it_is(world: World) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from marshal_py import AcknowledgeType, Consumer
-from marshal_py.errors import BrokerUnavailable, NotHeld
+from marshal_py.errors import BrokerUnavailable, InvalidArgument, NotHeld
 
 
 @pytest.fixture
@@ -81,3 +81,16 @@ def test_a_run_ends_what_a_loop_had_in_hand_and_knows_that_it_was_told_to_stop(
     consumer._run(runner)
     stops = [] if asked is None else [("stop", asked)]
     assert did == [("enter",), ("settle",), *stops, ("run",), ("leave",), ("close",)]
+
+
+def test_claims_are_those_that_are_held(consumer: Consumer) -> None:
+    core: Any = consumer._core
+    claims = [SimpleNamespace(held=held) for held in (True, False, True)]
+    core.claims = lambda: claims
+    assert consumer.claims() == [claims[0], claims[2]]
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63, True, 1.5, "7", None])
+def test_nobody_goes_on_at_what_is_no_offset(consumer: Consumer, offset: Any) -> None:
+    with pytest.raises(InvalidArgument, match="offset = "):
+        consumer.seek("t", 0, offset)

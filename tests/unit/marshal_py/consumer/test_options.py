@@ -126,6 +126,8 @@ def test_a_client_that_is_passed_has_its_settings_already() -> None:
     assert made_of(marshal) is marshal
     with pytest.raises(ConfigurationError, match="group_id, interval_ms: this is a matter of"):
         made_of(marshal, "g", interval_ms=500)
+    with pytest.raises(ConfigurationError, match=r"^group_id: this is a matter of"):
+        made_of(marshal, "h")
     with pytest.raises(ConfigurationError, match="leave member=True"):
         made_of(Marshal(NOWHERE, group_id="g", member=False))
     with pytest.raises(NotInVersion1, match="at_most_once"):

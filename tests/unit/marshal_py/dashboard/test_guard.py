@@ -11,7 +11,8 @@ pytest.importorskip("starlette", reason="the extra `dashboard` is not installed"
 
 from starlette.responses import PlainTextResponse
 
-from marshal_py.dashboard.guard import HEADERS, Guard, is_loopback, new_token
+from marshal_py.dashboard.guard import HEADERS, Guard, given_token, is_loopback, new_token
+from marshal_py.errors import ConfigurationError
 
 TOKEN = "t0ken-of-the-test"
 
@@ -76,6 +77,33 @@ def test_reading_is_all_that_is_let_through() -> None:
     assert ask(guard(write=True), method="POST")[0] == 403, "nobody says where it comes from"
     assert ask(guard(write=True), method="POST", origin="http://evil.example")[0] == 403
     assert ask(guard(write=True), method="DELETE", **own)[0] == 405
+
+
+def test_what_is_refused_is_as_closed_to_other_sites_as_the_page() -> None:
+    for asked, settings, status in (
+        ({"host": "evil.example"}, {}, 421),
+        ({"host": "[::1"}, {}, 400),
+        ({"method": "PUT"}, {}, 405),
+        ({"origin": "http://evil.example"}, {}, 403),
+        ({}, {"token": TOKEN}, 401),
+        ({"path": f"/?token={TOKEN}"}, {"token": TOKEN}, 303),
+    ):
+        found, headers = ask(guard(**settings), **asked)
+        assert found == status
+        assert {**HEADERS, "cache-control": "no-store"}.items() <= headers.items()
+
+
+@pytest.mark.parametrize("token", ["short", "x" * 24 + "é", "x" * 24 + "\n", "x y" * 9, ""])
+def test_a_token_that_could_be_guessed_or_that_no_address_holds_is_refused(
+    monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.delenv("TOKEN", raising=False)
+    assert given_token("TOKEN") is None
+    monkeypatch.setenv("TOKEN", "x-_9" * 6)
+    assert given_token("TOKEN") == "x-_9" * 6
+    monkeypatch.setenv("TOKEN", token)
+    with pytest.raises(ConfigurationError, match="TOKEN has to be 24 or more"):
+        given_token("TOKEN")
 
 
 def test_a_token_opens_once_and_becomes_a_cookie() -> None:

@@ -177,6 +177,34 @@ def test_a_frozen_broker_is_stopped_in_good_order(image: Image, admin: Admin) ->
         assert "in good order" in found.log_path().read_text()
 
 
+def test_a_frozen_broker_that_is_started_goes_on(admin: Admin) -> None:
+    with EmbeddedKafka() as found:
+        pid = found.pid()
+
+        def state() -> str:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+        found.pause()
+        assert state() == "T"
+        found.start()
+        until(lambda: state() != "T")
+        assert found.pid() == pid
+
+
+def test_ctrl_c_while_it_starts_leaves_nothing(
+    admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(**_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(admin, "list_topics", interrupt)
+    found = EmbeddedKafka()
+    with pytest.raises(KeyboardInterrupt):
+        found.start()
+    assert not found.running()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_one_client_is_told_wins_over_what_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda config: config)
     found = EmbeddedKafka(client_config={"log_level": 6, "client.id": "all", "linger.ms": 1})

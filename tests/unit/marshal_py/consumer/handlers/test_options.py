@@ -54,6 +54,13 @@ def test_a_retry_that_cannot_work_is_refused(options: dict[str, Any], text: str)
         Retry(**options)
 
 
+@pytest.mark.parametrize("name", ["on_stuck", "on_failure", "filter"])
+def test_a_function_that_cannot_be_called_is_told_before_it_is_needed(name: str) -> None:
+    HandlerOptions(print, **{name: lambda about: about})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=f"{name} = "):
+        HandlerOptions(print, **{name: lambda: None})  # type: ignore[arg-type]
+
+
 def test_what_another_process_cannot_be_sent_is_told_before_it_runs() -> None:
     def handle(message: Message) -> None: ...
 
