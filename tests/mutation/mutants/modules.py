@@ -349,6 +349,16 @@ MODULES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "messages are for PostgreSQL alone",
+        "harvest.outbox.stasher",
+        "unit/harvest/outbox/test_stasher.py::test_messages_are_for_postgresql_alone",
+        (
+            "Stasher._emit",
+            "if not target.arrays:",
+            "if target.arrays is None:",
+        ),
+    ),
+    noticed(
         "a connection that commits by itself has no transaction",
         "harvest.outbox.connection_adapters",
         "integration/harvest/databases/test_mariadb.py::test_a_stash_without_a_transaction_is_refused",
@@ -864,6 +874,26 @@ MODULES: tuple[Noticed, ...] = (
             "OutboundStasher.stash_many",
             " and primary.info.transaction_status == TransactionStatus.IDLE",
             "",
+        ),
+    ),
+    noticed(
+        "who only looks for orphans makes no table",
+        "harvest.outbox.outbound_stasher",
+        "integration/harvest/databases/test_two_databases.py::test_orphans_are_archived_when_they_are_old",
+        (
+            "archive_orphans",
+            "            if not dry_run:\n",
+            "            if not dry_run or connection:\n",
+        ),
+    ),
+    noticed(
+        "orphans of no table are an error that is told",
+        "harvest.outbox.outbound_stasher",
+        "integration/harvest/databases/test_two_databases.py::test_orphans_of_no_table_are_an_error",
+        (
+            "archive_orphans",
+            "except psycopg.Error as error:",
+            "except psycopg.OperationalError as error:",
         ),
     ),
     noticed(

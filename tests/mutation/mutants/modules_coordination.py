@@ -3961,6 +3961,36 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a client that was closed tells of no cell",
+        f"{CLIENT}.marshal",
+        f"{OF_CLIENT}/test_claims.py::test_a_client_that_was_closed_tells_nothing_of_a_world_that_has_gone_on",
+        (
+            "Marshal.cell",
+            "            self._driver.check_open()\n",
+            "            pass\n",
+        ),
+    ),
+    noticed(
+        "a client that was closed does not say who lives",
+        f"{CLIENT}.marshal",
+        f"{OF_CLIENT}/test_claims.py::test_a_client_that_was_closed_tells_nothing_of_a_world_that_has_gone_on",
+        (
+            "Marshal.liveness",
+            "            self._driver.check_open()\n",
+            "            pass\n",
+        ),
+    ),
+    noticed(
+        "a client that was closed shows no world",
+        f"{CLIENT}.marshal",
+        f"{OF_CLIENT}/test_claims.py::test_a_client_that_was_closed_tells_nothing_of_a_world_that_has_gone_on",
+        (
+            "Marshal.world",
+            "            self._driver.check_open()\n",
+            "            pass\n",
+        ),
+    ),
+    noticed(
         "a client whose name is another's too is open",
         f"{CLIENT}.driver",
         f"{OF_CLIENT}/test_driver_life.py::test_a_client_that_has_failed_claims_and_trims_nothing_and_says_why",

@@ -3097,6 +3097,16 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "another database than PostgreSQL is told before a bench makes anything",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_another_database_than_postgresql_is_told_before_anything_is_made",
+        (
+            "check_reachable",
+            'not in ("postgresql", "postgres")',
+            'not in ("postgresql", "postgres", "mysql")',
+        ),
+    ),
+    noticed(
         "where too few replicas are in sync nothing can be written",
         f"{RUN}.kafka_check",
         "unit/harvest/runtime/test_kafka_check.py::test_where_too_few_are_in_sync_nothing_can_be_written_and_fewer_than_all_is_told",

@@ -105,6 +105,13 @@ def test_ids_are_told_by_psycopg_alone_and_no_row_is_written(sqlite: sqlite3.Con
     assert rows(sqlite) == []
 
 
+def test_messages_are_for_postgresql_alone(sqlite: sqlite3.Connection) -> None:
+    with pytest.raises(UnsupportedConnection, match="it has logical messages"):
+        Stasher(mode="message").stash(sqlite, RECORD)
+    with pytest.raises(UnsupportedConnection, match="messages have no ids"):
+        Stasher(mode="message").stash_returning(sqlite, [RECORD])
+
+
 def test_sqlalchemy_connection_and_session() -> None:
     engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool)
     with engine.begin() as connection:

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from harvest.config.load import parse
 from harvest.config.model import Mode
-from harvest.errors import SinkUnavailable, StoreUnavailable
+from harvest.errors import ConfigurationError, SinkUnavailable, StoreUnavailable
 from harvest.runtime import benchmark
 from harvest.runtime.benchmark import Work, scratch_config
 from harvest.runtime.events import Event, LeaderRefreshed
@@ -114,6 +114,13 @@ def test_rows_count_from_when_it_leads_until_the_last_is_settled(
     monkeypatch.setattr(benchmark, "Harvest", harvester)
     with pytest.raises(SinkUnavailable, match="3 of 7 rows were published within 60 s"):
         benchmark._drain(parse(OURS), Work(rows=7), 60)
+
+
+@pytest.mark.parametrize("url", ["mysql://root@db/shop", "sqlite:///shop.db"])
+def test_another_database_than_postgresql_is_told_before_anything_is_made(url: str) -> None:
+    config = parse(OURS.replace("host=db", url))
+    with pytest.raises(ConfigurationError, match=f"not {url.partition(':')[0]}://"):
+        benchmark.check_reachable(config)
 
 
 class Connection:

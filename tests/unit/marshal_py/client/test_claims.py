@@ -11,7 +11,7 @@ from marshal_py import Claim, GroupAdmin, Marshal
 from marshal_py.client.claim import core_of
 from marshal_py.client.claims import ClaimRegistry
 from marshal_py.client.waiting import Steps, Wait, block
-from marshal_py.errors import ClaimTimeout, InvalidArgument
+from marshal_py.errors import ClaimTimeout, Closed, InvalidArgument
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.wire import MSGPACK
 from marshal_py.testing import TestBroker
@@ -200,6 +200,21 @@ def test_how_alive_a_holder_looks_is_told_and_of_a_cell_a_copy(mock_kafka: TestB
         assert again.holder == "me"
         claim.release()
         assert me.liveness("t", 0) is None
+
+
+def test_a_client_that_was_closed_tells_nothing_of_a_world_that_has_gone_on(
+    mock_kafka: TestBroker,
+) -> None:
+    me = client(mock_kafka, "me")
+    with me:
+        me.claim("t", 0)
+    for ask in (me.cell, me.liveness, me.claim, me.want, me.try_claim):
+        with pytest.raises(Closed):
+            ask("t", 0)
+    with pytest.raises(Closed), me.world():
+        pytest.fail("it is not known any more")
+    with pytest.raises(Closed):
+        me.set_member_metadata(b"news")
 
 
 def test_how_alive_a_holder_looks_is_told_by_its_own_interval(
