@@ -811,6 +811,36 @@ MODULES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "of those that may use a group, who was heard is named",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_who_was_heard_uses_a_group_and_the_others_are_not_waited_for",
+        (
+            "GroupAdmin.in_use_by",
+            "sorted(heard or doubtful)",
+            "sorted(doubtful)",
+        ),
+    ),
+    noticed(
+        "a holder that is dead uses no group",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_of_whom_nothing_was_heard_in_time_may_use_a_group",
+        (
+            "GroupAdmin.in_use_by",
+            "if cell.holder is not None and not self._is_stale(key, cell)",
+            "if cell.holder is not None",
+        ),
+    ),
+    noticed(
+        "who was heard before may have died since",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_who_was_heard_uses_a_group_and_the_others_are_not_waited_for",
+        (
+            "GroupAdmin.in_use_by",
+            "self._log.alive.clear()",
+            "pass",
+        ),
+    ),
+    noticed(
         "what is fatal is no outage",
         f"{CLIENT}.kafka_clients",
         "unit/marshal_py/client/test_connection_errors.py::test_what_cannot_be_mended_is_kept_apart_from_outages",

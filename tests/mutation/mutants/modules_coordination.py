@@ -3493,6 +3493,36 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "positions are mirrored under the group's own name",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_positions_are_mirrored_under_the_groups_own_name_or_another",
+        (
+            "Consumer.__init__",
+            "(marshal.group_id if mirror_offsets is True else mirror_offsets) or None",
+            "mirror_offsets or None",
+        ),
+    ),
+    noticed(
+        "what is rejected within run goes where its failures go",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_what_is_rejected_goes_where_failures_of_the_run_go",
+        (
+            "Consumer.run",
+            "self._core.write_rejected(dead_letter_topic)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "a retry for a topic that is not consumed is told by run",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_consumer.py::test_a_retry_for_a_topic_that_is_not_consumed_is_told_before_it_runs",
+        (
+            "Consumer.run",
+            "check_retries(retry, self._core.shared.subscription)",
+            "pass",
+        ),
+    ),
+    noticed(
         "whose consumer is closed wants nothing any more",
         f"{CONSUMER}.core",
         f"{OF_CONSUMER}/test_restarts.py::test_whose_consumer_is_closed_wants_nothing_any_more_though_its_client_goes_on",
@@ -4134,6 +4164,16 @@ COORDINATION: tuple[Noticed, ...] = (
             "Assignor.is_affected_by",
             "if self._view.hear(event):",
             "if affected or self._view.hear(event):",
+        ),
+    ),
+    noticed(
+        "what is due is waited for no shorter than not at all",
+        f"{CONSUMER}.assignor",
+        f"{OF_CONSUMER}/test_assignor.py::test_it_is_due_when_somebody_has_died_and_until_it_was_looked_at",
+        (
+            "Assignor.due_in_s",
+            "max(0.0, ",
+            "max(-60.0, ",
         ),
     ),
 )

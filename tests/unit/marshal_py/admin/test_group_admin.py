@@ -88,6 +88,49 @@ def test_a_resume_looks_first_what_stands() -> None:
     assert (log.written, log.pause) == (1, None)
 
 
+class Watched(Log):
+    """A log in which clients are heard, one each time that it is read."""
+
+    def __init__(self, *heard: str) -> None:
+        super().__init__(None)
+        self.alive = {"a"}  # it may have died since
+        self.heard = list(heard)
+
+    def probe(self, _timeout_s: float) -> None: ...
+
+    def turn(self) -> None:
+        self.alive.add(self.heard.pop(0))
+
+    def is_stale(self, version: int, interval_ms: int) -> bool:
+        assert (version, interval_ms) == (5, 1)
+        return False
+
+
+class InUse(Operated):
+    """A group in which a, b and one that died hold something, and c is a member."""
+
+    @property
+    def _state(self) -> Any:
+        return SimpleNamespace(members={"c": SimpleNamespace(version=5, interval_ms=0)})
+
+    def cells(self) -> dict[Key, Any]:
+        holders = ["a", None, "b", "died"]
+        return {("t", n): SimpleNamespace(holder=name) for n, name in enumerate(holders)}
+
+    def _is_stale(self, key: Key, cell: Any) -> bool:
+        return bool(cell.holder == "died")
+
+
+def test_who_was_heard_uses_a_group_and_the_others_are_not_waited_for() -> None:
+    log = Watched("stranger", "died", "b", "a")
+    assert InUse(log).in_use_by(600) == ["b"]
+    assert log.heard == ["a"]
+
+
+def test_of_whom_nothing_was_heard_in_time_may_use_a_group() -> None:
+    assert InUse(Watched()).in_use_by(0) == ["a", "b", "c"]
+
+
 class Taking(Log):
     """A log that takes positions; `timeouts`: how long it was waited for."""
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from marshal_py import AcknowledgeType, Consumer
-from marshal_py.errors import BrokerUnavailable, InvalidArgument, NotHeld
+from marshal_py.consumer.handlers.options import Retry
+from marshal_py.errors import BrokerUnavailable, ConfigurationError, InvalidArgument, NotHeld
 
 
 @pytest.fixture
@@ -94,3 +95,37 @@ def test_claims_are_those_that_are_held(consumer: Consumer) -> None:
 def test_nobody_goes_on_at_what_is_no_offset(consumer: Consumer, offset: Any) -> None:
     with pytest.raises(InvalidArgument, match="offset = "):
         consumer.seek("t", 0, offset)
+
+
+@pytest.mark.parametrize(
+    ("mirror_offsets", "groups"), [(True, ["g"]), ("for exporters", ["for exporters"]), (False, [])]
+)
+def test_positions_are_mirrored_under_the_groups_own_name_or_another(
+    monkeypatch: pytest.MonkeyPatch, mirror_offsets: bool | str, groups: list[str]
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(
+        "marshal_py.consumer.offset_mirror.OffsetMirror", lambda _, group, *__: made.append(group)
+    )
+    Consumer("127.0.0.1:1", group_id="g", topics="t", mirror_offsets=mirror_offsets)
+    assert made == groups
+
+
+def test_what_is_rejected_goes_where_failures_of_the_run_go(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core: Any = consumer._core
+    topics: list[str] = []
+    monkeypatch.setattr(core, "write_rejected", topics.append)
+    monkeypatch.setattr(consumer, "_run", lambda _: None)
+    consumer.run(print, on_failure="skip", dead_letter_topic="{topic}.bad")
+    assert topics == []
+    consumer.run(print, on_failure="dead_letter", dead_letter_topic="{topic}.bad")
+    assert topics == ["{topic}.bad"]
+
+
+def test_a_retry_for_a_topic_that_is_not_consumed_is_told_before_it_runs(
+    consumer: Consumer,
+) -> None:
+    with pytest.raises(ConfigurationError, match="'orders' is none of the topics"):
+        consumer.run(print, retry={"orders": Retry()})
