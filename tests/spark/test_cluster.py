@@ -42,6 +42,7 @@ from tests.support.spark_cluster import (
     postgres_for,
     spark_cluster,
 )
+from tests.support.spark_commands import QUICK_JAVA
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PATIENCE_S = 150.0
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_JAVA = f"{QUICK_JAVA} -XX:+UseSerialGC"
 FOR_TESTS = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "900m",

@@ -47,7 +47,7 @@ class Store:
         """The exit code, and the JSON that is printed."""
         process = self.start(*words)
         out, error = process.communicate(timeout=PATIENCE_S)
-        assert out, error
+        assert "{" in out, f"{out}{error}"
         return process.returncode, json.loads(out[out.index("{") :])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["EXECUTOR", "QUICK", "environment_for_spark"]
+__all__ = ["EXECUTOR", "QUICK", "QUICK_JAVA", "environment_for_spark"]
 
 EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 """In the command line of an executor that is a process of its own."""
@@ -17,7 +17,9 @@ QUICK: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-_QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1"
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Without the second compiler the cache has a fifth of that: a run of the lake can fill it, and a
+JVM whose cache is full fails in strange ways."""
 
 
 def environment_for_spark(settings: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -27,4 +29,4 @@ def environment_for_spark(settings: Mapping[str, str], folder: Path) -> dict[str
     """
     lines = [f"{name} {value}\n" for name, value in (QUICK | dict(settings)).items()]
     (folder / "spark-defaults.conf").write_text("".join(lines))
-    return {**os.environ, "SPARK_CONF_DIR": str(folder), "_JAVA_OPTIONS": _QUICK_JAVA}
+    return {**os.environ, "SPARK_CONF_DIR": str(folder), "_JAVA_OPTIONS": QUICK_JAVA}
