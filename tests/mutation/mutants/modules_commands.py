@@ -3626,6 +3626,26 @@ COMMANDS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a test's broker that was closed is started anew",
+        f"{TESTING}.broker",
+        "unit/marshal_py/consumer/test_testing_broker.py::test_what_is_started_anew_has_nothing_of_what_was_before",
+        (
+            "TestBroker.close",
+            "self._producer = self._cluster = None",
+            "self._cluster = None",
+        ),
+    ),
+    noticed(
+        "whoever reads a topic of a test's broker leaves no consumer",
+        f"{TESTING}.broker",
+        "unit/marshal_py/consumer/test_testing_broker.py::test_what_was_not_written_or_read_in_time_is_an_error",
+        (
+            "TestBroker.messages",
+            "            consumer.close()\n",
+            "            pass\n",
+        ),
+    ),
+    noticed(
         "cookies of other programs are in nobody's way",
         f"{DASHBOARD}.guard",
         f"{OF_DASHBOARD}/test_guard.py::test_cookies_of_other_programs_on_this_host_are_in_nobodys_way",

@@ -3107,6 +3107,26 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a bench tells how fast it drained, not how fast it filled",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_rates_are_of_the_rows_that_were_made_and_drained",
+        (
+            "drain_benchmark",
+            "work.rows / drained_s",
+            "work.rows / filled_s",
+        ),
+    ),
+    noticed(
+        "a bench tells of the CPU by 100,000 rows",
+        f"{RUN}.benchmark",
+        "unit/harvest/runtime/test_benchmark.py::test_rates_are_of_the_rows_that_were_made_and_drained",
+        (
+            "drain_benchmark",
+            "cpu_s * 100_000 / work.rows",
+            "cpu_s * 100_000",
+        ),
+    ),
+    noticed(
         "where too few replicas are in sync nothing can be written",
         f"{RUN}.kafka_check",
         "unit/harvest/runtime/test_kafka_check.py::test_where_too_few_are_in_sync_nothing_can_be_written_and_fewer_than_all_is_told",

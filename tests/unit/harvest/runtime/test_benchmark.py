@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -154,6 +155,19 @@ def test_as_many_rows_are_made_as_are_drained(
     monkeypatch.setattr("psycopg.connect", lambda *_, **__: connection)
     benchmark._fill(parse(OURS), "scratch", Work(rows=rows))
     assert connection.made == made
+
+
+def test_rates_are_of_the_rows_that_were_made_and_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 108.0])
+    monkeypatch.setattr(benchmark, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    for part in ("_topic", "_table"):
+        monkeypatch.setattr(benchmark, part, lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(benchmark, "_fill", lambda *_: None)
+    monkeypatch.setattr(benchmark, "_drain", lambda *_: (4.0, 2.0))
+    found = benchmark.drain_benchmark(parse(OURS), "range", Work(rows=200))
+    assert (found.mode, found.rows) == ("range, exactly once", 200)
+    assert (found.fill_rows_per_s, found.drain_rows_per_s) == (25.0, 50.0)
+    assert found.cpu_s_per_100k == 1_000.0
 
 
 class Admin:

@@ -91,7 +91,10 @@ class Silent:
         del count, timeout_s
         return []
 
-    def close(self) -> None: ...
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Full(Silent):
@@ -131,7 +134,8 @@ def test_more_messages_than_the_producers_queue_holds_are_written(
 
 def test_what_was_not_written_or_read_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "_ANSWER_S", 0.0)
-    monkeypatch.setattr(broker, "connect", lambda *_: Silent())
+    consumer = Silent()
+    monkeypatch.setattr(broker, "connect", lambda *_: consumer)
     asked = broker.TestBroker("127.0.0.1:1")
     asked._producer = Silent()
     monkeypatch.setattr(asked, "create_topic", lambda topic: topic)
@@ -139,6 +143,16 @@ def test_what_was_not_written_or_read_in_time_is_an_error(monkeypatch: pytest.Mo
         asked.send("t", b"1", b"2")
     with pytest.raises(ClaimTimeout, match="was not read"):
         asked.messages("t")
+    assert consumer.is_closed
+
+
+def test_what_is_started_anew_has_nothing_of_what_was_before() -> None:
+    again = broker.TestBroker()
+    with again:
+        again.send("t", b"1")
+    with again:
+        assert again.messages("t") == []
+        again.send("t", b"2")
 
 
 class Running(Consumer):
