@@ -56,7 +56,11 @@ class MemoryTable:
     def transaction(self) -> Iterator[MemoryTransaction]:
         """Commits at the end of the block, rolls back if it raises."""
         transaction = self.begin()
-        yield transaction
+        try:
+            yield transaction
+        except BaseException:
+            transaction.rollback()
+            raise
         transaction.commit()
 
     def insert(self, *records: OutboxRecord) -> list[int]:

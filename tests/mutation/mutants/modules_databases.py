@@ -230,6 +230,16 @@ DATABASES: tuple[Noticed, ...] = (
         ("RelayScheduler.running", " and not self._pace.failing", ""),
     ),
     noticed(
+        "a transaction in memory that failed is rolled back",
+        "harvest.testing.memory_table",
+        "unit/harvest/core/test_gaps.py::test_a_transaction_in_memory_that_failed_holds_up_nothing",
+        (
+            "MemoryTable.transaction",
+            "transaction.rollback()",
+            "pass",
+        ),
+    ),
+    noticed(
         "who has rows on their way has not worked yet (mark)",
         f"{CORE}.mark",
         "unit/harvest/core/test_mark_actions.py::test_after_a_failure_it_works_when_rows_are_published_or_there_are_none",

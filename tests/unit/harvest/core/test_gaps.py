@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 
 import pytest
@@ -191,3 +192,13 @@ def test_divided_anew_each_row_is_still_to_be_published_once(data: st.DataObject
         still |= set(range(position.last_id + 1, last + 1))
         assert {n for n in keys if n in still} == unpublished
         assert {n for n in range(1, last + 1) if n not in keys} <= still
+
+
+def test_a_transaction_in_memory_that_failed_holds_up_nothing() -> None:
+    """The fake of a table, as a real one: what it drew is nobody's any more."""
+    table = MemoryTable()
+    with contextlib.suppress(ZeroDivisionError), table.transaction() as transaction:
+        transaction.insert(OutboxRecord("t", "k", "v"))
+        raise ZeroDivisionError
+    assert MemoryRangeStore(table).holders() == Holders(frozenset(), frozenset(), 1)
+    assert MemoryRangeStore(table).read(0, 10).rows == []
