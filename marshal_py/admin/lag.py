@@ -14,10 +14,11 @@ from confluent_kafka.admin import AdminClient
 from marshal_py.admin.books import Book, book_of
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.sharing import Sharings
-from marshal_py.admin.topic_offsets import is_topic, offset_ranges
+from marshal_py.admin.topic_offsets import offset_ranges
 from marshal_py.admin.world_reader import WorldView
 from marshal_py.admin.world_summary import summarize
 from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.settings import is_topic
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import BrokerUnavailable
 from marshal_py.protocol.rationalizer import Cell, CellKey

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from confluent_kafka import KafkaError, TopicPartition
@@ -18,7 +17,6 @@ __all__ = [
     "NO_SUCH_TOPIC",
     "extent",
     "extent_of_led",
-    "is_topic",
     "offset_ranges",
     "partitions_of",
 ]
@@ -30,13 +28,6 @@ NO_SUCH_TOPIC: Final = frozenset(
         KafkaError.TOPIC_EXCEPTION,  # no topic can have this name; a virtual one may
     }
 )
-
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-
-def is_topic(name: str) -> bool:
-    """Whether Kafka allows a topic to have this name; a claim may have any."""
-    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def partitions_of(

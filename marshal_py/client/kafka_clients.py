@@ -27,10 +27,10 @@ __all__ = [
     "CLOSE_S",
     "FINAL",
     "NO_CREATION",
-    "OF_TRANSACTIONS",
     "OUTAGE_WARNING_S",
     "PRODUCER_FAILED",
     "RECONNECT",
+    "TRANSACTIONAL_PRODUCER",
     "ConnectionErrors",
     "close_consumer",
     "connect",
@@ -53,7 +53,7 @@ OUTAGE_WARNING_S: Final = 30.0
 
 RECONNECT: Final[KafkaConfig] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
 
-OF_TRANSACTIONS: Final[KafkaConfig] = {"connections.max.idle.ms": 5_000}
+TRANSACTIONAL_PRODUCER: Final[KafkaConfig] = {"connections.max.idle.ms": 5_000}
 """`send_offsets_to_transaction` knows no time-out while the group's coordinator is a broker that
 has stopped: it waits until some connection begins or ends (confluentinc/librdkafka#5456, #5511).
 After a rolling restart that may be never; so quiet connections end."""

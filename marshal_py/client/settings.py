@@ -15,7 +15,14 @@ from marshal_py.protocol.messages import MAX_ID_LENGTH, MAX_INTERVAL_MS, MAX_MEM
 from marshal_py.protocol.text.codec import check_name
 from marshal_py.protocol.wire import WireName
 
-__all__ = ["DEFAULT_TOPIC", "KafkaConfig", "check_bool", "default_client_id", "kafka_config"]
+__all__ = [
+    "DEFAULT_TOPIC",
+    "KafkaConfig",
+    "check_bool",
+    "default_client_id",
+    "is_topic",
+    "kafka_config",
+]
 
 DEFAULT_TOPIC: Final = "__marshal"
 
@@ -99,11 +106,16 @@ def check_bool(name: str, value: object) -> None:
         raise ConfigurationError(f"{name} = {value!r} must be True or False")
 
 
+def is_topic(name: str) -> bool:
+    """Whether Kafka allows a topic to have this name; a claim may have any."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
 def _check_topic(name: str, value: object) -> None:
-    if not isinstance(value, str) or not _TOPIC.fullmatch(value):
+    if not isinstance(value, str) or not is_topic(value):
         raise ConfigurationError(
             f"{name} = {value!r} must be the name of a Kafka topic: 1 to 249 letters, digits, '.', "
-            "'_' and '-'"
+            "'_' and '-', and not '.' or '..'"
         )
 
 

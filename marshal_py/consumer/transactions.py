@@ -33,7 +33,7 @@ from confluent_kafka import (
 
 from marshal_py.client.acl import denied_on
 from marshal_py.client.committed import newest_committed
-from marshal_py.client.kafka_clients import OF_TRANSACTIONS, RECONNECT, connect
+from marshal_py.client.kafka_clients import RECONNECT, TRANSACTIONAL_PRODUCER, connect
 from marshal_py.client.marshal import Claim
 from marshal_py.client.settings import kafka_config
 from marshal_py.consumer.consumer import Batch, Consumer
@@ -128,7 +128,7 @@ class Transactions:
         base = consumer.marshal.settings.kafka
         self._config = {
             **RECONNECT,
-            **OF_TRANSACTIONS,
+            **TRANSACTIONAL_PRODUCER,
             **kafka_config({**base, **(producer or {})}),
             "transaction.timeout.ms": transaction_timeout_ms,
         }

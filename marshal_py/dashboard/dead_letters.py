@@ -27,10 +27,11 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException
 from msgspec import Struct
 
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.topic_offsets import extent_of_led, is_topic, offset_ranges
+from marshal_py.admin.topic_offsets import extent_of_led, offset_ranges
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.headers import make_headers_readable
 from marshal_py.client.kafka_clients import read_to_end
+from marshal_py.client.settings import is_topic
 from marshal_py.client.topics import admin_client
 from marshal_py.consumer.dead_letters import PREFIX, REPLAYED
 from marshal_py.consumer.topics import Described, describe

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from harvest.errors import ConfigurationError
-from marshal_py.client.kafka_clients import OF_TRANSACTIONS
+from marshal_py.client.kafka_clients import TRANSACTIONAL_PRODUCER
 
 __all__ = ["connection_settings", "consumer_settings", "producer_settings"]
 
@@ -91,7 +91,7 @@ def producer_settings(config: Mapping[str, Any], transactional_id: str | None) -
         if not any(name in settings for name in _TIMEOUTS):
             settings["delivery.timeout.ms"] = 0  # for as long as it takes
         return settings
-    settings = {**OF_TRANSACTIONS, **settings, "transactional.id": transactional_id}
+    settings = {**TRANSACTIONAL_PRODUCER, **settings, "transactional.id": transactional_id}
     settings["delivery.report.only.error"] = True  # the commit says that all were delivered
     if "transaction.timeout.ms" not in settings:
         # A row must not wait longer for its acknowledgement than its transaction may last.

@@ -3487,7 +3487,7 @@ COMMANDS: tuple[Noticed, ...] = (
     ),
     noticed(
         "no topic is called by one dot or two",
-        "marshal_py.admin.topic_offsets",
+        "marshal_py.client.settings",
         f"{OF_DASHBOARD}/test_dead_letters.py::test_of_a_name_that_no_topic_has_the_brokers_are_not_asked",
         ("is_topic", ' and name not in (".", "..")', ""),
     ),

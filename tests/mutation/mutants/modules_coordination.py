@@ -1555,7 +1555,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "quiet connections of transactions end",
         f"{CONSUMER}.transactions",
         f"{OF_CONSUMER}/test_transactions.py::test_producers_have_the_settings_of_the_client_and_before_them_their_own",
-        ("Transactions.__init__", "            **OF_TRANSACTIONS,\n", ""),
+        ("Transactions.__init__", "            **TRANSACTIONAL_PRODUCER,\n", ""),
     ),
     noticed(
         "what the program raises leaves no transaction open",

@@ -3449,7 +3449,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "quiet connections of a transactional producer end",
         f"{KAFKA}.settings",
         "unit/harvest/sinks/test_kafka_settings.py::test_with_transactions_quiet_connections_end",
-        ("producer_settings", "**OF_TRANSACTIONS, **settings", "**settings"),
+        ("producer_settings", "**TRANSACTIONAL_PRODUCER, **settings", "**settings"),
     ),
     noticed(
         "a transaction lasts no shorter for rows that wait for less",

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint, newest_checkpoint
 from harvest.sinks.kafka.settings import consumer_settings, producer_settings
-from marshal_py.client.kafka_clients import OF_TRANSACTIONS
+from marshal_py.client.kafka_clients import TRANSACTIONAL_PRODUCER
 from marshal_py.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.kafka
@@ -116,7 +116,7 @@ def test_a_transaction_goes_on_when_it_was_stopped(cluster: EmbeddedKafka, of: s
     past = coordinator_of(cluster, GROUP)
     others = (f"{topic}.{n}" for n in itertools.count())
     name = next(n for n in others if coordinator_of(cluster, n, "__transaction_state") != past)
-    config = {**servers, **OF_TRANSACTIONS, "transactional.id": name}
+    config = {**servers, **TRANSACTIONAL_PRODUCER, "transactional.id": name}
     producer = Producer(producer_settings(servers, name) if of == "harvest" else config)
     group = Consumer({**servers, "group.id": GROUP}).consumer_group_metadata()
     producer.init_transactions(60)

@@ -8,7 +8,7 @@ import pytest
 
 from harvest.errors import ConfigurationError
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings, producer_settings
-from marshal_py.client.kafka_clients import OF_TRANSACTIONS
+from marshal_py.client.kafka_clients import TRANSACTIONAL_PRODUCER
 
 BASE: dict[str, Any] = {"bootstrap.servers": "b:1"}
 
@@ -43,7 +43,7 @@ def test_without_transactions_no_gap_is_left() -> None:
 
 
 def test_with_transactions_quiet_connections_end() -> None:
-    assert producer_settings(BASE, "harvest.x").items() >= OF_TRANSACTIONS.items()
+    assert producer_settings(BASE, "harvest.x").items() >= TRANSACTIONAL_PRODUCER.items()
     given = {"connections.max.idle.ms": 60_000}
     assert producer_settings({**BASE, **given}, "harvest.x").items() >= given.items()
     assert "connections.max.idle.ms" not in producer_settings(BASE, None)

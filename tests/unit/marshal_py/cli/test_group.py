@@ -101,15 +101,20 @@ SET = ["group", "set-position", "g", "--topic", "orders"]
 # Looking
 
 
+def shown(monkeypatch: pytest.MonkeyPatch, *partitions: PartitionLag) -> None:
+    """A group of one member, which has these partitions."""
+    log = LogByHand()
+    log.write(heartbeat("a", 0, instance_id="a1", membership=1))
+    monkeypatch.setattr(module, "read_world", lambda *_, **__: log.view())
+    monkeypatch.setattr(module, "measure_lag", lambda *_, **__: list(partitions))
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_topic_that_the_brokers_hide_is_an_error_after_what_they_show(
     monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     """Without its partitions the group would look as though it were well."""
-    log = LogByHand()
-    log.write(heartbeat("a", 0, instance_id="a1", membership=1))
-    monkeypatch.setattr(module, "read_world", lambda *_, **__: log.view())
-    monkeypatch.setattr(module, "measure_lag", lambda *_, **__: [])
+    shown(monkeypatch)
 
     def refuse(*_: object, group: str) -> None:
         raise AccessDenied(f"no right to Describe what {group} consumes")
@@ -124,11 +129,8 @@ def test_a_topic_that_the_brokers_hide_is_an_error_after_what_they_show(
 def test_a_partition_without_a_leader_is_an_error_after_what_there_is(
     monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
-    log = LogByHand()
-    log.write(heartbeat("a", 0, instance_id="a1", membership=1))
     offline = PartitionLag("g", "orders", 1, 60, None, None, None, "a", "fresh", True, offline=True)
-    monkeypatch.setattr(module, "read_world", lambda *_, **__: log.view())
-    monkeypatch.setattr(module, "measure_lag", lambda *_, **__: [offline])
+    shown(monkeypatch, offline)
     monkeypatch.setattr(module, "require_readable", lambda *_, **__: None)
     done = without_brokers("group", "describe", "g", *options)
     assert (done.exit_code, done.stdout.count("orders")) == (3, 1)

@@ -42,6 +42,7 @@ USUAL: dict[str, Any] = {
         ({"connect_timeout_ms": 0}, "connect_timeout_ms = 0"),
         ({"snapshot_every": 0}, "snapshot_every = 0"),
         ({"topic": ""}, "topic = ''"),
+        ({"topic": ".."}, "topic = '..' must be the name of a Kafka topic"),
         ({"topic": "a b"}, "topic = 'a b' must be the name of a Kafka topic"),
         ({"snapshot_topic": 7}, "snapshot_topic = 7 must be the name of a Kafka topic"),
         ({"resume": "no"}, "resume = 'no' must be True or False"),

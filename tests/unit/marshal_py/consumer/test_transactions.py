@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from marshal_py.client.kafka_clients import OF_TRANSACTIONS, RECONNECT
+from marshal_py.client.kafka_clients import RECONNECT, TRANSACTIONAL_PRODUCER
 from marshal_py.consumer import transactions as module
 from marshal_py.consumer.held_partition import Batch
 from marshal_py.consumer.transactions import Transactions
@@ -355,7 +355,7 @@ def test_producers_have_the_settings_of_the_client_and_before_them_their_own(
     world.work_off([5])
     assert dict(world.produces_with) == {
         **RECONNECT,
-        **OF_TRANSACTIONS,
+        **TRANSACTIONAL_PRODUCER,
         "bootstrap.servers": "elsewhere:1",
         "linger.ms": 5,
         "transactional.id": "marshal.g.t.3",
