@@ -298,6 +298,8 @@ class _Run:
                 sides.append(carried)
             keep = None if folder is None else folder.carried(following.run)
             found = self._details(sides, rules, previous, keep)
+        elif self.out is not None:  # findings of the run before are none of this one
+            self._write(spark.createDataFrame([], FINDING_COLUMNS))
         kinds = found.kinds
         result = Reconciliation(
             _total(ours),
@@ -344,8 +346,11 @@ class _Run:
                 if found.carried:
                     kept.write.mode("overwrite").parquet(_for_spark(keep))
             if self.out is not None:
-                lines.write.mode("overwrite").parquet(f"{self.out}/findings")
+                self._write(lines)
         return found
+
+    def _write(self, findings: DataFrame) -> None:
+        findings.write.mode("overwrite").parquet(f"{self.out}/findings")
 
     def _with_old_rows(self, frame: DataFrame, kind: str, stack: ExitStack) -> DataFrame:
         """Records that no row here asked for, but another row of the outbox, get another kind."""

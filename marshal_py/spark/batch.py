@@ -195,7 +195,8 @@ def _ranges(
         ids.check((claim.topic, claim.partition), begin, claim.metadata, extent)
         if begin < 0:
             begin = first if starting == "earliest" else last
-            if not at_most_once and starting == "latest":
+            if starting == "latest":
+                ids.tell(claim)
                 claim.commit(begin)  # so that the next run begins here
         begin = max(begin, first)  # retention deleted the rest
         end = last if share is None else min(last, begin + share)

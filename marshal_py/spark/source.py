@@ -430,6 +430,7 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return begin
             self._begins[name] = begin
             if begin != extents[name][0]:
+                self._ids.tell(claim)
                 claim.commit(begin)  # so that whoever comes next begins here
         return self._begins[name]
 

@@ -411,5 +411,7 @@ def test_the_command(spark: SparkSession, world: World, tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "missing" in page
     assert "By hour" in page
+    assert spark.read.parquet(str(tmp_path / "findings")).count() == 1
     world.publish(rows[:1])  # late, but the only row of its key
     assert CliRunner().invoke(app, command).exit_code == 0
+    assert spark.read.parquet(str(tmp_path / "findings")).isEmpty()

@@ -185,6 +185,24 @@ SPARK: tuple[Noticed, ...] = (
         ("_ranges", "begin = max(begin, first)", "begin = max(begin, 0)"),
     ),
     noticed(
+        "at most once, too, a group that begins at the end goes on from there",
+        f"{ON}.batch",
+        f"{UNIT}/test_batch.py::test_a_group_begins_at_the_end_if_it_is_told_to_and_goes_on_from_there",
+        ("_ranges", 'if starting == "latest":', 'if not at_most_once and starting == "latest":'),
+    ),
+    noticed(
+        "a batch that begins at the end says of which topic that is",
+        f"{ON}.batch",
+        f"{UNIT}/test_batch.py::test_a_group_begins_at_the_end_if_it_is_told_to_and_goes_on_from_there",
+        ("_ranges", "                ids.tell(claim)\n", ""),
+    ),
+    noticed(
+        "a start that was chosen is stored with the topic that it is of",
+        f"{ON}.source",
+        f"{UNIT}/test_source.py::test_a_start_that_was_chosen_is_stored_for_whoever_comes_next",
+        ("ClaimedReader._position", "                self._ids.tell(claim)\n", ""),
+    ),
+    noticed(
         "at most once, a batch has no range that was not won",
         f"{ON}.batch",
         f"{UNIT}/test_batch.py::test_at_most_once_a_range_is_claimed_before_the_block_or_is_not_in_it",
@@ -1193,6 +1211,18 @@ SPARK: tuple[Noticed, ...] = (
         f"{ON}.audit_report",
         f"{UNIT}/test_audit_report.py::test_of_more_elections_than_are_shown_the_newest_are_and_who_leads",
         ("_elections", "[-MAX_ELECTIONS:]", "[:MAX_ELECTIONS]"),
+    ),
+    noticed(
+        "where all arrived there is no finding of the run before",
+        f"{OUTBOX}.reconcile",
+        f"{RECONCILE}::test_where_all_arrived_the_table_of_findings_has_none_of_the_run_before",
+        ("_Run.compare", "self._write(spark.createData", "(spark.createData"),
+    ),
+    noticed(
+        "a reconciliation without a place for findings writes none",
+        f"{OUTBOX}.reconcile",
+        f"{RECONCILE}::test_where_all_arrived_the_table_of_findings_has_none_of_the_run_before",
+        ("_Run.compare", "elif self.out is not None:  #", "else:  #"),
     ),
     noticed(
         "what a reconciliation found is told before it counts as told",

@@ -116,6 +116,38 @@ def test_what_was_found_is_told_before_the_state_says_that_it_was(
     assert StateFolder(tmp_path).load("outbox").last_id == 7
 
 
+class Writer:
+    """A session that keeps which table is written, how, and where."""
+
+    def __init__(self) -> None:
+        self.write, self.did = self, list[Any]()
+
+    def createDataFrame(self, *table: Any) -> Writer:
+        self.did.append(table)
+        return self
+
+    def mode(self, how: str) -> Writer:
+        self.did.append(how)
+        return self
+
+    def parquet(self, path: str) -> None:
+        self.did.append(path)
+
+
+@pytest.mark.parametrize("out", ["/out", None])
+def test_where_all_arrived_the_table_of_findings_has_none_of_the_run_before(
+    monkeypatch: pytest.MonkeyPatch, out: str | None
+) -> None:
+    """The report beside it says that all is well."""
+    spark = Writer()
+    monkeypatch.setattr(module, "_extent", lambda *_: ({}, {}))
+    monkeypatch.setattr(Outbox, "frame", lambda *_: None)
+    given: Any = (spark, Outbox(dsn="x"), {}, ["t"], 60.0, out, 10, 1.0, _Window())
+    assert module._Run(*given).compare(State("outbox"), None, 0)[0].clean
+    table: list[Any] = [([], module.FINDING_COLUMNS), "overwrite", "/out/findings"]
+    assert spark.did == (table if out else [])
+
+
 def test_a_window_has_what_explains_it_and_findings_of_itself_alone() -> None:
     hour_ms = 3_600_000
     window = _Window(10 * hour_ms, 20 * hour_ms)

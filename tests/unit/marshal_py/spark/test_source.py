@@ -273,8 +273,10 @@ def test_a_start_that_was_chosen_is_stored_for_whoever_comes_next() -> None:
     assert world.claim(0).calls == [("commit", 5, False)]
     assert world.claim(1).calls == []  # the beginning needs no note
     world = World({"p0": (3, 10)}, startingOffsets="latest")
+    world.reader._ids = Ids(b"id")
     assert "t/0" not in world.plan()
     assert world.claim(0).calls == [("commit", 10, False)]
+    assert ClaimMetadata.decode(world.claim(0).metadata).topic_id == b"id"
 
 
 def test_a_starting_offset_is_one_that_the_partition_has() -> None:
