@@ -480,7 +480,7 @@ class Driver:
             raise Closed("the client was closed while it read the log")
 
     def _tell_replayed(self) -> None:
-        restored = {p: at for p, at in self.reader.newest_snapshot.items() if at}
+        restored = {p: at for p, at in dict(self.reader.newest_snapshot).items() if at}
         origin = f"from snapshots at {restored}" if restored else "from the start of the log"
         self.log.info("%d records replayed, %s", self.reader.replayed, origin)
 

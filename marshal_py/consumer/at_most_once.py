@@ -499,7 +499,7 @@ class AtMostOnce:
         claimed = sum(length_hint(run.rest) for run in left)
         claimed += sum(  # of what was gathered, most was not
             message.offset() < run.part.claim.claimed_offset
-            for run in self._gathered
+            for run in list(self._gathered)  # the loop may be at it still
             for message in run.messages
         )
         self.drop(claimed)

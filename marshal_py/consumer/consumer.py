@@ -655,7 +655,7 @@ class Consumer(OfOneProcess, Generic[V]):
         self._core.shared.set_max_claims(max_claims)
 
     def __repr__(self) -> str:
-        held = sorted(f"{t}/{p}" for t, p in self._core.fetcher.active)
+        held = sorted(f"{t}/{p}" for t, p in list(self._core.fetcher.active))
         return f"<Consumer {self.marshal.client_id} in {self.marshal.group_id} {' '.join(held)}>"
 
 

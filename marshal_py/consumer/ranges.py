@@ -385,8 +385,8 @@ class RangeClaims:
             claim.release(wait=False)  # others may have it, or this member once there is an answer
             return
         part = self._partitions.begin_range(claim)
-        about.parts.append(part)
-        about.parts.sort(key=lambda each: each.first_offset)
+        # A list of its own: one that is being sorted is empty to whoever acknowledges meanwhile.
+        about.parts = sorted([*about.parts, part], key=lambda each: each.first_offset)
         if end is not None:
             self._positions.look_beyond(part, self.undone(about.source)[0], end)
 

@@ -4176,4 +4176,71 @@ COORDINATION: tuple[Noticed, ...] = (
             "max(-60.0, ",
         ),
     ),
+    # What several threads look at, and what nobody waits for
+    noticed(
+        "a message is in its range while another one begins",
+        f"{CONSUMER}.ranges",
+        f"{OF_CONSUMER}/test_without_a_lock.py::test_a_message_of_a_range_is_found_while_another_range_begins",
+        (
+            "RangeClaims._begin",
+            "about.parts = sorted([*about.parts, part], key=lambda each: each.first_offset)",
+            "about.parts.append(part), about.parts.sort(key=lambda each: each.first_offset)",
+        ),
+    ),
+    noticed(
+        "a snapshot that comes just then is no error",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_held_without_a_lock.py::test_a_snapshot_that_comes_while_a_replay_is_told_of_does_not_stop_the_driver",
+        (
+            "Driver._tell_replayed",
+            "dict(self.reader.newest_snapshot)",
+            "self.reader.newest_snapshot",
+        ),
+    ),
+    noticed(
+        "a consumer is closed beside its loop",
+        f"{CONSUMER}.at_most_once",
+        f"{OF_CONSUMER}/test_without_a_lock.py::test_a_consumer_may_be_closed_and_shown_while_its_loop_goes_on",
+        ("AtMostOnce.close", "in list(self._gathered)", "in self._gathered"),
+    ),
+    noticed(
+        "a consumer is shown while partitions come and go",
+        f"{CONSUMER}.consumer",
+        f"{OF_CONSUMER}/test_without_a_lock.py::test_a_consumer_may_be_closed_and_shown_while_its_loop_goes_on",
+        ("Consumer.__repr__", "list(self._core.fetcher.active)", "self._core.fetcher.active"),
+    ),
+    noticed(
+        "what failed without a lease is told when that is regained",
+        f"{CONSUMER}.handlers.runner",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_what_fails_while_its_lease_has_lapsed_is_told_when_that_is_regained",
+        ("Runner._publish", "failing.publish_again(part.key)", "pass"),
+    ),
+    noticed(
+        "how much is fetched looks at what messages take",
+        f"{CONSUMER}.handlers.runner",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_no_more_is_fetched_than_there_is_room_for_by_number_and_by_size",
+        (
+            "Runner._how_many",
+            "int((options.max_buffered_bytes - schedule.bytes) / self._average)",
+            "options.max_buffered",
+        ),
+    ),
+    noticed(
+        "how large messages are is not forgotten at once",
+        f"{CONSUMER}.handlers.runner",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_no_more_is_fetched_than_there_is_room_for_by_number_and_by_size",
+        ("Runner._queue", "max(total / len(items), 0.9 * self._average)", "total / len(items)"),
+    ),
+    noticed(
+        "what was asked for while it heard is done",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_what_is_asked_for_while_somebody_else_fetches_is_done_right_after",
+        ("Fetcher.hear", "        self._run_commands_if_free()\n", ""),
+    ),
+    noticed(
+        "what was asked for while it fetched is done",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_what_is_asked_for_while_somebody_else_fetches_is_done_right_after",
+        ("Fetcher.fetch", "        self._run_commands_if_free()\n", ""),
+    ),
 )

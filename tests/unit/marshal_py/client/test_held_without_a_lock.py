@@ -9,11 +9,14 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from marshal_py.client import claim as claim_module
+from marshal_py.client import driver as driver_module
 from marshal_py.client.claim import ClaimCore
+from marshal_py.client.driver import Driver
 from marshal_py.protocol import claim_states, claimant, holding
 from marshal_py.protocol.claimant import Holding
 from tests.support.claimant_harness import LEASE_MS, Bench, Client
@@ -37,6 +40,23 @@ def cell_held() -> tuple[Bench, Client, Holding]:
     bench = Bench()
     client = bench.client("a")
     return bench, client, client.get()
+
+
+def test_a_snapshot_that_comes_while_a_replay_is_told_of_does_not_stop_the_driver() -> None:
+    """The thread that looks at snapshots notes which is the newest, whenever that is."""
+
+    def case() -> Case:
+        newest = {0: 500}
+        driver: Any = SimpleNamespace(
+            reader=SimpleNamespace(newest_snapshot=newest, replayed=3), log=mock.Mock()
+        )
+
+        def check(*_: object) -> None:
+            driver.log.info.assert_called_once()
+
+        return Case(lambda: Driver._tell_replayed(driver), lambda: newest.update({1: 7}), check)
+
+    assert explore(case, [driver_module], preemptions=1, grain="opcode") > 20
 
 
 def test_who_is_told_that_it_holds_a_cell_knows_the_epoch() -> None:

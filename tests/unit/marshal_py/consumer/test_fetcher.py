@@ -691,3 +691,28 @@ def test_what_a_kafka_client_tells_does_not_pile_up_while_nobody_fetches(
     clock[0] += HEAR_S + 1
     world.fetcher.hear()
     assert part.last_end == 10
+
+
+def test_what_is_asked_for_while_somebody_else_fetches_is_done_right_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By whoever fetched or heard: the loop may be in a handler for hours."""
+    clock = [1_000.0]
+    monkeypatch.setattr(fetcher_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    world = World(monkeypatch)
+    part, kafka = world.hold("t", 0, 7), world.made[0]
+
+    def consume(*_: object) -> list[Message]:
+        part.is_paused = not part.is_paused
+        world.fetcher.pause_or_resume(part)
+        assert kafka.paused == before, "nobody else uses the client meanwhile"
+        return []
+
+    monkeypatch.setattr(kafka, "consume", consume)
+    before = set(kafka.paused)
+    clock[0] += HEAR_S + 1
+    world.fetcher.hear()
+    assert kafka.paused == {("t", 0)}
+    before = set(kafka.paused)
+    world.fetcher.fetch(1)
+    assert kafka.paused == set()

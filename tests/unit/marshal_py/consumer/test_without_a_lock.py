@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from marshal_py.consumer import held_partition, iteration
+from marshal_py.consumer import at_most_once, held_partition, iteration, ranges
+from marshal_py.consumer import consumer as consumer_module
+from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.handlers import ending
 from marshal_py.consumer.handlers.ending import Ending
 from marshal_py.consumer.held_partition import HeldPartition, Run, Runs
+from marshal_py.consumer.ranges import RangeClaims
 from tests.support.interleave import Case, explore, locks
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim, consumer, part_of, run_of
 from tests.unit.marshal_py.consumer.test_held_partition import begin, held, messages
@@ -199,6 +204,62 @@ def test_a_range_is_cut_beside_the_loop_and_no_message_is_handed_out_and_given_b
 
     explore(case, [*PARTITION, test_module])
     explore(case, [*PARTITION, test_module], preemptions=1, grain="opcode")
+
+
+def test_a_message_of_a_range_is_found_while_another_range_begins() -> None:
+    """Whoever acknowledges asks which range it is in; what is in none is nobody's any more."""
+
+    def case() -> Case:
+        parts: list[Any] = [
+            SimpleNamespace(source=("t", 0), first_offset=first, end_offset=first + 10)
+            for first in (0, 20, 10)
+        ]
+        settings: Any = SimpleNamespace(settings=SimpleNamespace(interval_ms=1_000))
+        claims = RangeClaims(settings, *[mock.MagicMock() for _ in range(9)], max_deliveries=5)
+        claims._fetcher.end_of.return_value = 30  # type: ignore[attr-defined]
+        claims._partitions.begin_range.return_value = parts[2]  # type: ignore[attr-defined]
+        about = claims._sources["t", 0] = ranges._Source(("t", 0))
+        about.parts = parts[:2]
+
+        def check(_: Any, found: list[Any]) -> None:
+            assert found == [parts[0], parts[1]]
+            assert [part.first_offset for part in about.parts] == [0, 10, 20]
+
+        return Case(
+            lambda: claims._begin(about, mock.MagicMock(position=10)),
+            lambda: [claims.part_of("t", 0, 5), claims.part_of("t", 0, 25)],
+            check,
+        )
+
+    assert explore(case, [ranges], preemptions=1) > 20
+
+
+def test_a_consumer_may_be_closed_and_shown_while_its_loop_goes_on() -> None:
+    """The loop turns over what it has gathered, and partitions come and go."""
+
+    def case() -> Case:
+        made, claim = consumer("at_most_once"), FakeClaim()
+        part = part_of(claim)
+        made.delivery._gathered.extend([run_of(part, 10), run_of(part, 11)])
+        made.fetcher.active[part.key] = part
+        shown = object.__new__(Consumer)
+        shown._core, shown.marshal = made, made.marshal  # type: ignore[misc]
+
+        def loop() -> None:
+            made.delivery._gathered.append(made.delivery._gathered.popleft())
+            made.fetcher.active["t", 1] = part
+
+        def close() -> str:
+            made.delivery.close(None)
+            return repr(shown)
+
+        def check(text: str, _: Any) -> None:
+            assert text.startswith("<Consumer ")
+            assert " t/0" in text
+
+        return Case(close, loop, check)
+
+    assert explore(case, [at_most_once, consumer_module], preemptions=1, grain="opcode") > 50
 
 
 def test_whoever_asks_for_the_end_of_a_run_is_heard_whenever_that_is() -> None:

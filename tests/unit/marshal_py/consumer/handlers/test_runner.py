@@ -22,7 +22,8 @@ from marshal_py.consumer.handlers.runner import Runner
 from marshal_py.consumer.handlers.tasks import TaskSource
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import BrokerUnavailable, DeadLetterFailed, MarshalError
-from marshal_py.protocol.claimant import Holding
+from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.claimant import ClaimState, Holding
 
 
 def held() -> HeldPartition:
@@ -512,3 +513,34 @@ def test_how_old_a_message_is_counts_once_though_its_batch_failed() -> None:
         ground.runner.succeeded(ground.take())
     stats = ground.runner.stats()
     assert (stats.ages["t"].count, stats.durations["t"].count) == (2, 3)
+
+
+def test_what_fails_while_its_lease_has_lapsed_is_told_when_that_is_regained() -> None:
+    ground, part = Ground(retry=Retry(attempts=None)), held()
+    told = ground.runner._core.partitions.publish
+    ground.runner._accept(run_of(part, 10))
+    task = ground.take()
+    part.holding.state = ClaimState.LAPSED
+    ground.runner.failed(task, ValueError("no"))
+    ground.runner._publish()
+    told.assert_not_called()  # type: ignore[attr-defined]
+    part.holding.state = ClaimState.HELD
+    for _ in range(2):
+        ground.runner._publish()
+    [call] = told.call_args_list  # type: ignore[attr-defined]
+    assert call.args[0] is part
+    assert call.args[1](ClaimMetadata()).offset == 10
+
+
+def test_no_more_is_fetched_than_there_is_room_for_by_number_and_by_size() -> None:
+    """Of how large messages are, those that came last tell; one fetch brings 1,000 at most."""
+    assert Ground(max_buffered_bytes=1_000_000_000).runner._how_many() == 1_000
+    ground, part = Ground(max_buffered=100, max_buffered_bytes=50_000), held()
+    assert ground.runner._how_many() == 50
+    ground.runner._accept(run_of(part, *range(10, 30)))
+    size = ground.runner.stats().buffered_bytes
+    assert ground.runner._how_many() == (50_000 - size) // 900, "a tenth nearer to what came"
+    ground.runner._accept(run_of(part, *range(30, 105)))
+    assert ground.runner._how_many() == 5
+    ground.runner._accept(run_of(part, *range(105, 120)))
+    assert ground.runner._how_many() == 1, "who asks for something is given something"
