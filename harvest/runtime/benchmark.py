@@ -156,8 +156,8 @@ def _fill(config: ReaperConfig, name: str, work: Work) -> None:
 def _table(config: ReaperConfig, name: str) -> Iterator[None]:
     store = make_range_store(config) if config.mode == "range" else make_store(config)
     try:
-        store.init()
-        store.close()
+        with contextlib.closing(store):
+            store.init()
         yield
     finally:
         with psycopg.connect(config.database, autocommit=True) as connection:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -102,8 +103,9 @@ def target_of(to: Target | str | int | datetime) -> Target:
     if isinstance(to, Target):
         return to
     if isinstance(to, datetime):
-        # Below 0 are words of Kafka's: -1 is the end.
-        return Target("time", max(0, int(to.timestamp() * 1000)))
+        with suppress(ValueError, OverflowError):  # by the local time zone outside years 1 to 9999
+            # Below 0 are words of Kafka's: -1 is the end.
+            return Target("time", max(0, int(to.timestamp() * 1000)))
     if type(to) is int and 0 <= to <= MAX_OFFSET:
         return Target("offset", to)
     if to == "earliest" or to == "latest":

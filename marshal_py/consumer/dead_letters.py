@@ -29,7 +29,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import PRODUCER_FAILED, RECONNECT, connect, failure_of
-from marshal_py.client.settings import KafkaConfig
+from marshal_py.client.settings import KafkaConfig, is_topic
 from marshal_py.consumer.topics import Topics
 from marshal_py.errors import (
     BrokerUnavailable,
@@ -46,6 +46,7 @@ __all__ = [
     "check_dead_letter_topics",
     "dead_letter_topic_of",
     "headers_of",
+    "is_dead_letter_topic",
 ]
 
 PREFIX: Final = "dlq-"
@@ -113,6 +114,11 @@ def headers_of(
 def dead_letter_topic_of(template: str, topic: str) -> str:
     """Return where the dead letters of a topic go: `template`, with the topic for ``{topic}``."""
     return template.replace("{topic}", topic)
+
+
+def is_dead_letter_topic(template: object) -> bool:
+    """Whether this is the name of a topic, perhaps with ``{topic}`` for that of a message."""
+    return isinstance(template, str) and is_topic(template.replace("{topic}", "t"))
 
 
 def check_dead_letter_topics(dead_letters: DeadLetters, topics: Topics, template: str) -> None:

@@ -450,11 +450,6 @@ class HeldPartition:
         return rest
 
     @property
-    def deliverable(self) -> bool:
-        """Whether messages may be handed out, as far as the lease allows."""
-        return self.stage is Stage.ACTIVE
-
-    @property
     def wants_messages(self) -> bool:
         """Whether Kafka is to bring messages of it now."""
         is_going = self.stage is Stage.DRAINING

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.suggestions import did_you_mean
+from marshal_py.consumer.dead_letters import is_dead_letter_topic
 from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.consumer.signatures import takes
 from marshal_py.errors import ConfigurationError, NotInVersion1
@@ -93,17 +95,10 @@ def _a_text(value: object) -> bool:
     return isinstance(value, str) and not _NOT_IN_TEXTS.search(value)
 
 
-def _a_topic(value: object) -> bool:
-    """With ``{topic}`` for that of a message."""
-    if not isinstance(value, str) or value == "":
-        return False
-    return not _NOT_IN_TOPICS.search(value.replace("{topic}", ""))
-
-
 _EXPECTED: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     "dead_letter_topic": (
         "the name of a topic, or None",
-        lambda value: value is None or _a_topic(value),
+        lambda value: value is None or is_dead_letter_topic(value),
     ),
     "pattern": (
         "a regular expression, which is text, or None",
@@ -277,8 +272,9 @@ def start_at(start: Start) -> StartAt:
     if start == "earliest" or start == "latest":
         return StartAt("earliest" if start == "earliest" else "latest")
     if isinstance(start, datetime):
-        # Below 0 are words of Kafka's: -1 is the end.
-        return StartAt("time", max(0, int(start.timestamp() * 1000)))
+        with suppress(ValueError, OverflowError):  # by the local time zone outside years 1 to 9999
+            # Below 0 are words of Kafka's: -1 is the end.
+            return StartAt("time", max(0, int(start.timestamp() * 1000)))
     if isinstance(start, timedelta) and start >= timedelta():
         return StartAt("ago", start // timedelta(milliseconds=1))
     if type(start) is int and 0 <= start <= _LATEST_MS:

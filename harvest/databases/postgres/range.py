@@ -37,7 +37,6 @@ __all__ = ["PostgresRangeStore"]
 
 _READ: Final = "SELECT {columns} FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
 _NEXT: Final = "SELECT id FROM {table} WHERE id > %s ORDER BY id LIMIT 1"
-_READ_ALL: Final = "SELECT {columns}, {shard} FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
 # The rows of one shard, and one row about the page that they are from. All in one statement: they
 # must be of one moment. The ids of the page are needed only if some are missing.
 _READ_SHARD: Final = """
@@ -216,26 +215,8 @@ class PostgresRangeStore(PostgresSources):
             if self._shards > 1:
                 return self._read_shard(after, limit)
             return _window(self._fetch_rows(_READ, (after, limit)), after, limit)
-        except UnreadableRows as error:
-            if limit > 1:
-                return self.read(after, limit // 2)
-            window, row = self._read_unreadable(after, error)
-            return window if self._is_ours(row) else window._replace(rows=())
-
-    def read_all(self, after: int, limit: int) -> tuple[Window, list[list[Row]]]:
-        """The `limit` lowest rows above `after`, and the same divided into the shards."""
-        shards: list[list[Row]] = [[] for _ in range(self._shards)]
-        try:
-            window = _window(self._fetch_rows(_READ_ALL, (after, limit)), after, limit)
-        except UnreadableRows as error:
-            if limit > 1:
-                return self.read_all(after, limit // 2)
-            window, row = self._read_unreadable(after, error)
-            shards[shard_of(row.key, self._shards)].append(row)
-            return window, shards
-        for row in window.rows:
-            shards[row[-1]].append(row)  # type: ignore[call-overload]  # a column more than a row
-        return window, shards
+        except UnreadableRows:
+            return self.read(after, limit // 2) if limit > 1 else self._read_next(after)
 
     def _read_shard(self, after: int, limit: int) -> Window:
         found = self._fetch(_READ_SHARD, (after, limit, after))
@@ -271,11 +252,14 @@ class PostgresRangeStore(PostgresSources):
         row = self._unreadable(low, self._topic_and_key, error)
         return [row] if self._is_ours(row) else []
 
-    def _read_unreadable(self, after: int, error: UnreadableRows) -> tuple[Window, Row]:
-        """The lowest row above `after`, which cannot be read."""
-        ((id,),) = self._fetch(_NEXT, (after,))
-        row = self._unreadable(id, self._topic_and_key, error)
-        return _window([row], after, 1), row
+    def _read_next(self, after: int) -> Window:
+        """The lowest row above `after`: its id first, and then what of it can be read.
+
+        Rows may be deleted in between, and the next one may be sound.
+        """
+        found = self._fetch(_NEXT, (after,))
+        rows = self.fetch([(id, id) for (id,) in found])
+        return _window(found, after, 1)._replace(rows=rows)
 
     def _is_ours(self, row: Row) -> bool:
         """Of a row that cannot be read: by its key as it can be had, which all shards agree on."""

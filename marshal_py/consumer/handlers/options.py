@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from marshal_py.client.marshal import Claim
+from marshal_py.consumer.dead_letters import is_dead_letter_topic
 from marshal_py.consumer.handlers.middleware import ClaimAs, Middleware, WholeHandler
 from marshal_py.consumer.handlers.schedule import Ordering
 from marshal_py.consumer.signatures import is_coroutine_function, takes
@@ -165,6 +166,11 @@ class HandlerOptions:
             _whole("batch_size", self.batch_size, 1, 1_000_000)
         if not callable(self.on_failure):
             _one_of("on_failure", self.on_failure, ("dead_letter", "stop", "skip", "a function"))
+        if not is_dead_letter_topic(self.dead_letter_topic):
+            raise ConfigurationError(
+                f"dead_letter_topic = {self.dead_letter_topic!r} must be the name of a topic, in "
+                "which {topic} stands for that of a message"
+            )
         _whole("max_buffered", self.max_buffered, 1, 10_000_000)
         _whole("max_buffered_bytes", self.max_buffered_bytes, 1_024, 1 << 40)
         _whole("max_ahead", self.max_ahead, 1, 100_000_000)

@@ -1688,6 +1688,16 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a topic for dead letters that cannot be is refused at once",
+        f"{CONSUMER}.dead_letters",
+        f"{OF_CONSUMER}/handlers/test_options.py::test_a_topic_for_dead_letters_that_cannot_be_is_refused",
+        (
+            "is_dead_letter_topic",
+            'isinstance(template, str) and is_topic(template.replace("{topic}", "t"))',
+            "bool(template)",
+        ),
+    ),
+    noticed(
         "who is told of stuck handlers can be",
         f"{CONSUMER}.handlers.options",
         f"{OF_CONSUMER}/handlers/test_options.py::test_a_function_that_cannot_be_called_is_told_before_it_is_needed",

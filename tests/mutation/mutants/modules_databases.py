@@ -400,6 +400,16 @@ DATABASES: tuple[Noticed, ...] = (
         ("", '"tcp_user_timeout": "10000"', '"tcp_user_timeout": "10"'),
     ),
     noticed(
+        "a sound row is not set aside in place of one that was deleted",
+        f"{PG}.range",
+        "integration/harvest/databases/test_unreadable_rows.py::test_range_mode_reads_what_is_there_when_one_was_deleted",
+        (
+            "PostgresRangeStore._read_next",
+            "self.fetch([(id, id) for (id,) in found])",
+            "self._fetch_halves([(found[0][0],) * 2], UnreadableRows('x'))",
+        ),
+    ),
+    noticed(
         "a row that cannot be read gives no more time to mark",
         f"{PG}.mark",
         "integration/harvest/databases/test_unreadable_rows.py::test_a_row_that_cannot_be_read_gives_no_more_time_to_mark",

@@ -16,12 +16,14 @@ from harvest.config.model import ReaperConfig
 from harvest.config.validation import validated
 from harvest.core.dead_letters import BadRow, BadRowFilter
 from harvest.core.interfaces.dead_letter_store import Dropped, Selection
+from harvest.core.interfaces.range_store import Window
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row, named
 from harvest.databases.mysql.dead_letters import MysqlDeadLetters
 from harvest.databases.mysql.mark import MysqlMarkStore
 from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.mysql.table import connect_arguments
+from harvest.databases.postgres import range as range_module
 from harvest.databases.postgres.attempts import Attempt, PostgresAttempts
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.encoding import Converter
@@ -135,15 +137,34 @@ def test_range_mode_gives_each_row_to_one_shard(url: str, shards: int) -> None:
             after, full = window.last_id, window.full
         assert after == len(ROWS)
         fetched += named(store.fetch([(1, 2), (3, len(ROWS))]))
-    together, divided = stores[0].read_all(1, 1)  # which cannot be read
-    assert together.last_id == 2
-    assert [row[0] for rows in divided for row in rows] == [2]
     for rows in (windows, fetched):
         rows.sort()
         assert [row.id for row in rows] == [1, 2, 3, 4, 5, 6, 7]
         assert [r.id for r in BadRowFilter().find_bad(rows) if not r.waits] == [2, 4]
     for store in stores:
         store.close()
+
+
+def test_range_mode_reads_what_is_there_when_one_was_deleted(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it looked for what of the row can be read."""
+    with closing(PostgresRangeStore(url, "outbox")) as store, psycopg.connect(url) as other:
+        store.init()
+        insert(url)
+        fetch, gone = store._fetch, ["id = 2", "id > 1"]
+
+        def deleted(template: Any, parameters: Any) -> Any:
+            if template == range_module._NEXT:
+                with other.transaction():
+                    other.execute(f"DELETE FROM outbox WHERE {gone.pop(0)}")
+            return fetch(template, parameters)
+
+        monkeypatch.setattr(store, "_fetch", deleted)
+        window = store.read(1, 100)
+        assert [(row.id, row.value) for row in named(window.rows)] == [(3, b"3")]
+        assert (window.last_id, window.missing) == (3, [(2, 2)])
+        assert store.read(3, 100) == Window([], 3)
 
 
 def lose_second_value(connection: psycopg.Connection[Any]) -> None:

@@ -85,7 +85,10 @@ def test_what_a_position_means(to: Any, target: Target) -> None:
     assert target_of(to) == target
 
 
-@pytest.mark.parametrize("to", [-1, 2**63, True, 1.5, "", "now", "+", "1e3", str(2**63), None])
+@pytest.mark.parametrize(
+    "to",
+    [*(-1, 2**63, True, 1.5, "", "now", "+", "1e3", str(2**63), None), datetime.min],
+)
 def test_what_is_no_position(to: Any) -> None:
     with pytest.raises(InvalidArgument, match="must be an offset"):
         target_of(to)

@@ -344,11 +344,9 @@ def test_what_is_done_above_the_position_is_known() -> None:
 
 def test_a_partition_tells_about_itself() -> None:
     part = held()
-    assert not part.deliverable
     part.stage = Stage.ACTIVE
-    assert part.deliverable
     assert repr(part) == "<t/3 active position=10>"
-    part.claim._core.log_fields = {"topic": "t"}
+    part.claim._core.log_fields = {"topic": "t"}  # type: ignore[misc]
     assert part.log_fields == {"topic": "t"}
     batch = Batch(messages(1, 2), part.claim)
     assert (batch.topic, batch.partition, len(batch)) == ("t", 3, 2)

@@ -40,7 +40,11 @@ def test_where_a_group_begins(start: Any, at: StartAt) -> None:
 
 
 @pytest.mark.parametrize(
-    "start", [-1, True, 1.5, timedelta(seconds=-1), "now", None, 2**70, 1_767_225_600_000_000]
+    "start",
+    [
+        *(-1, True, 1.5, timedelta(seconds=-1), "now", None, 2**70, 1_767_225_600_000_000),
+        datetime.min,
+    ],
 )
 def test_where_no_group_can_begin(start: Any) -> None:
     with pytest.raises(ConfigurationError, match="start = "):
@@ -61,6 +65,7 @@ def test_where_no_group_can_begin(start: Any) -> None:
         ({"max_claims": 2**70}, "max_claims = 1180591620717411303424 must be a whole number"),
         ({"labels": {"zone": 1}}, "labels = {'zone': 1} must be a mapping of texts"),
         ({"dead_letter_topic": "{topic} dlq"}, "dead_letter_topic = '{topic} dlq' must be the"),
+        ({"dead_letter_topic": ".."}, "dead_letter_topic = '..' must be the name of a topic"),
         ({"discovery_interval_s": float("inf")}, "discovery_interval_s = inf must be a number"),
         ({"auto_ack": "no"}, "auto_ack = 'no' must be True or False"),
         ({"mirror_offsets": ""}, "mirror_offsets = '' must be"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,14 @@ def test_jitter_stays_within_its_part(failures: int, chance: float, jitter: floa
 def test_a_retry_that_cannot_work_is_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         Retry(**options)
+
+
+@pytest.mark.parametrize("name", [None, b"dlq", "", "{topic} dlq", "."])
+def test_a_topic_for_dead_letters_that_cannot_be_is_refused(name: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"dead_letter_topic = {re.escape(repr(name))} must"
+    ):
+        HandlerOptions(print, dead_letter_topic=name)
 
 
 @pytest.mark.parametrize("name", ["on_stuck", "on_failure", "filter"])
