@@ -220,7 +220,7 @@ class NatsSink:
 
     async def _disconnect(self) -> None:
         if self._client is not None:
-            await self._client.close()
+            await _close(self._client)
 
 
 def _check_credentials(path: str) -> None:

@@ -19,6 +19,8 @@ __all__ = ["Deadline", "DeadlineBackend"]
 
 
 _KEPT_BYTES: Final = 32_768
+_PIECE_BYTES: Final = 16_384
+"""So much is written at a time: who takes bytes slowly is given no more time for each of them."""
 
 
 class Deadline:
@@ -60,7 +62,9 @@ class _Stream(httpcore.NetworkStream):
 
     def _flush(self) -> None:
         kept, self._kept = self._kept, b""
-        self._stream.write(kept, self._deadline.left_s(httpcore.WriteTimeout))
+        for begin in range(0, len(kept), _PIECE_BYTES):
+            left_s = self._deadline.left_s(httpcore.WriteTimeout)
+            self._stream.write(kept[begin : begin + _PIECE_BYTES], left_s)
 
     def close(self) -> None:
         self._stream.close()

@@ -3499,4 +3499,34 @@ HARVESTERS: tuple[Noticed, ...] = (
             "                pass\n            raise",
         ),
     ),
+    noticed(
+        "who takes a large body slowly is given no more time for each part",
+        f"{HTTP}.deadline",
+        "unit/harvest/sinks/test_http_exchange.py::test_who_takes_bytes_slowly_is_given_no_more_time",
+        ("", "_PIECE_BYTES: Final = 16_384", "_PIECE_BYTES: Final = 1 << 40"),
+    ),
+    noticed(
+        "a NATS connection that breaks while it is closed is closed",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_connection_that_cannot_be_closed_leaves_nothing_behind",
+        ("NatsSink._disconnect", "await _close(self._client)", "await self._client.close()"),
+    ),
+    noticed(
+        "a lost NATS connection does not come back beside the next",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_server_is_trusted_as_configured_and_left_when_it_is_lost",
+        ("NatsSink._connected", "allow_reconnect=False", "allow_reconnect=True"),
+    ),
+    noticed(
+        "a NATS server shows a certificate of those that were configured",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_a_server_is_trusted_as_configured_and_left_when_it_is_lost",
+        ("NatsSink._connected", "                    tls=self._ssl,\n", ""),
+    ),
+    noticed(
+        "a record goes alone whatever was configured of batches",
+        f"{KAFKA}.destination",
+        "unit/harvest/sinks/test_kafka_destination.py::test_a_record_goes_alone_whatever_was_configured_of_batches",
+        ("KafkaDestination._running", "self._settings | more", "more | self._settings"),
+    ),
 )

@@ -259,6 +259,25 @@ def test_every_step_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch, tls: b
         stream.write(b"x" * 100_000)
 
 
+def test_who_takes_bytes_slowly_is_given_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time-out for each that is taken would let a large body hold a thread for ever."""
+    now_s = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+
+    class Slow(Limited):
+        def write(self, buffer: bytes, timeout: float | None = None) -> None:
+            super().write(buffer, timeout)
+            now_s[0] += 25.0
+
+    deadline, below = Deadline(), Slow([])
+    deadline.set(60.0)
+    stream = opened(monkeypatch, deadline, below)
+    with pytest.raises(httpcore.WriteTimeout):
+        Connection(stream).exchange(b"POST", b"/x", [(b"Host", b"h")], b"v" * 1_000_000)
+    assert below.had_s == [60.0, 60.0, 35.0, 10.0]
+    assert len(below.written) < 100_000
+
+
 def test_an_address_that_gives_no_answer_leaves_time_for_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

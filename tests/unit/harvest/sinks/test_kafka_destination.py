@@ -120,6 +120,15 @@ def test_what_is_refused_with_others_is_sent_alone(
     assert [p.settings.get("batch.num.messages") for p in Producer.made] == [None, 1]
 
 
+@pytest.mark.usefixtures("sink")
+def test_a_record_goes_alone_whatever_was_configured_of_batches() -> None:
+    """With others in its batch, it would be refused for them."""
+    settings = {"bootstrap.servers": "localhost:1", "batch.num.messages": 500}
+    with closing(KafkaDestination(KafkaEndpoint(settings))) as configured:
+        assert send(configured, KafkaError(TOO_LARGE), None) == Outcome(200)
+    assert [p.settings["batch.num.messages"] for p in Producer.made] == [500, 1]
+
+
 def test_a_producer_that_has_given_up_is_replaced(sink: KafkaDestination) -> None:
     assert send(sink, KafkaError(KafkaError._FATAL, "gone", fatal=True)).unavailable
     assert send(sink, None) == Outcome(200)

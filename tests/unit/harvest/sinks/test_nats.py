@@ -14,6 +14,7 @@ from typing import Any
 
 import nats
 import pytest
+import trustme
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import MaxPayloadError, NoServersError
@@ -22,6 +23,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 from harvest.core.dispatcher import Outcome
 from harvest.core.row import Row
 from harvest.errors import ConfigurationError
+from harvest.sinks import nats as nats_sink
 from harvest.sinks.nats import NatsEndpoint, NatsSink
 
 ROW = Row(1, "t", b"k", b"v")
@@ -315,3 +317,51 @@ def test_an_acknowledgement_is_waited_for_as_long_as_was_configured(
     for timeout_ms in (500, 60_000):
         assert server.take(ROW, timeout_ms=timeout_ms) == Outcome(200)
     assert server.waits_s == [0.5, 60.0]
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_connection_that_cannot_be_closed_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, *, breaks: bool
+) -> None:
+    """What is left to send may find the server gone, or nobody who reads it. The sink is closed
+    then, too, and whoever closes it goes on to close others."""
+    Server(monkeypatch)
+    before, freed = threading.enumerate(), threading.Event()
+    sink = NatsSink(NatsEndpoint(("nats://127.0.0.1:1",), "s"))
+    assert sink.send(ROW, "key", 1) == Outcome(200)
+    (thread,) = [t for t in threading.enumerate() if t not in before]
+
+    async def close() -> None:
+        if breaks:
+            raise ConnectionResetError("Connection lost")
+        freed.wait(60)
+
+    monkeypatch.setattr(nats_sink, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(sink._client, "close", close)
+    sink.close()
+    freed.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_server_is_trusted_as_configured_and_left_when_it_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The next message connects: a client that did so itself would go on beside the next one."""
+    given: list[dict[str, Any]] = []
+
+    async def connect(**its: Any) -> Client:
+        given.append(its)
+        raise NoServersError
+
+    monkeypatch.setattr(nats, "connect", connect)
+    ca_file = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(ca_file)
+    endpoint = NatsEndpoint(("tls://n",), "s")
+    for ca in (None, str(ca_file)):
+        with closing(NatsSink(replace(endpoint, ca_file=ca))) as sink:
+            assert sink.send(ROW, "key", 1).unavailable
+    by_default, ours = given
+    assert by_default["tls"] is None
+    assert len(ours["tls"].get_ca_certs()) == 1
+    assert not any(its["allow_reconnect"] for its in given)
