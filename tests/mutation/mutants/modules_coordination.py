@@ -4253,4 +4253,88 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_fetcher.py::test_what_is_asked_for_while_somebody_else_fetches_is_done_right_after",
         ("Fetcher.fetch", "        self._run_commands_if_free()\n", ""),
     ),
+    noticed(
+        "who has closed a watch need not be told that the client is",
+        f"{CLIENT}.leader_election",
+        f"{OF_CLIENT}/test_leader_election.py::test_who_waits_for_a_leader_hears_that_the_client_or_the_watch_is_closed",
+        ("LeaderWatch.wait", "and not closed and", "and"),
+    ),
+    noticed(
+        "a position of 0 is mirrored",
+        f"{CONSUMER}.offset_mirror",
+        f"{OF_CONSUMER}/test_offset_mirror.py::test_what_has_moved_is_written_and_what_comes_back_too",
+        ("OffsetMirror._round", "if at >= 0 and", "if at > 0 and"),
+    ),
+    noticed(
+        "what is mirrored is looked at before it is released",
+        f"{CONSUMER}.core",
+        f"{OF_CONSUMER}/test_closing.py::test_what_is_mirrored_at_the_end_is_what_was_held_and_as_it_was_stored",
+        ("ConsumerCore._close", "            self.mirror.keep()\n", "            pass\n"),
+        (
+            "ConsumerCore._end",
+            "            self.mirror.close(",
+            "            self.mirror.keep(), self.mirror.close(",
+        ),
+    ),
+    noticed(
+        "what is mirrored last is where it was stored last",
+        f"{CONSUMER}.core",
+        f"{OF_CONSUMER}/test_closing.py::test_what_is_mirrored_at_the_end_is_what_was_held_and_as_it_was_stored",
+        (
+            "ConsumerCore._close",
+            "            self.mirror.keep()\n",
+            "            self.mirror.keep(), self.mirror.close(1.0)\n",
+        ),
+        ("ConsumerCore._end", "self.mirror.close(max(1.0, deadline - time.monotonic()))", "pass"),
+    ),
+    noticed(
+        "what brokers refuse for good is not waited for",
+        f"{CLIENT}.kafka_clients",
+        f"{OF_CLIENT}/test_read_to_end.py::test_who_has_not_read_all_does_not_end_as_if_he_had",
+        ("read_to_end", "elif error.code() in FINAL:", "elif error.code() in ():"),
+    ),
+    noticed(
+        "brokers that answer again bring back no log that is lost",
+        "marshal_py.dashboard.log_follower",
+        "unit/marshal_py/dashboard/test_log_follower.py::test_only_an_answer_is_contact_and_only_what_kafka_refuses_is_the_loss_of_it",
+        ("LogFollower._note_contact", " and not self._reopen", ""),
+    ),
+    noticed(
+        "of open transactions nothing is claimed beforehand",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_where_a_partition_ends_is_asked_of_the_messages_that_are_fetched",
+        (
+            "Positions.request_ends",
+            "                isolation_level=IsolationLevel[self._isolation_level.upper()],\n",
+            "                isolation_level=IsolationLevel.READ_UNCOMMITTED,\n",
+        ),
+    ),
+    noticed(
+        "of open transactions nothing counts as there",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_where_a_partition_ends_is_asked_of_the_messages_that_are_fetched",
+        (
+            "Positions._offsets",
+            "            isolation_level=IsolationLevel[self._isolation_level.upper()],\n",
+            "            isolation_level=IsolationLevel.READ_UNCOMMITTED,\n",
+        ),
+    ),
+    noticed(
+        "a coroutine whose own time is up is waited for no more",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_a_coroutine_whose_own_time_is_up_has_failed",
+        ("Callbacks._call_with", "if running.done():", "if running.cancelled():"),
+    ),
+    noticed(
+        "a run that is cancelled once more hurries",
+        f"{CONSUMER}.aio",
+        f"{OF_CONSUMER}/test_aio.py::test_who_cancels_a_run_twice_waits_no_longer_and_hears_what_it_failed_with",
+        ("AsyncConsumer._run", "self.stop(0.0)", "self.stop()"),
+    ),
+    noticed(
+        "what a cancelled run failed with is told",
+        f"{CONSUMER}.aio",
+        f"{OF_CONSUMER}/test_aio.py::test_who_cancels_a_run_twice_waits_no_longer_and_hears_what_it_failed_with",
+        ("AsyncConsumer._run", "raise error from None", "pass"),
+    ),
 )

@@ -115,6 +115,8 @@ def test_who_waits_for_a_leader_hears_that_the_client_or_the_watch_is_closed() -
         assert watching.wait() == Leader("a", "i", 1), "what it knows it tells"
         watching.close()
         assert driver.on_ended == []
+        driver.end()
+        assert watching.wait(epoch_above=1) is None, "who has closed the watch need not be told"
 
 
 def test_what_a_watch_has_read_at_its_start_is_no_change() -> None:

@@ -13,12 +13,13 @@ from marshal_py.client import kafka_clients
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.errors import AccessDenied, BrokerUnavailable
 
-EOF, REFUSED, OUTAGE = (
+EOF, REFUSED, OUTAGE, FINAL = (
     KafkaError(code)
     for code in (
         KafkaError._PARTITION_EOF,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError._TRANSPORT,
+        KafkaError.UNSUPPORTED_VERSION,
     )
 )
 
@@ -70,6 +71,7 @@ def test_what_was_deleted_meanwhile_is_not_waited_for(monkeypatch: pytest.Monkey
     [
         ([answer(0, 3), answer(1, 5)], BrokerUnavailable, "no answer while reading 't'"),
         ([answer(0, 4), answer(1, 5, REFUSED)], AccessDenied, "lacks Read on topic 't'"),
+        ([answer(0, 4), answer(1, 5, FINAL)], BrokerUnavailable, "reading 't': "),
     ],
 )
 def test_who_has_not_read_all_does_not_end_as_if_he_had(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from confluent_kafka import Message
 
 from marshal_py import AcknowledgeType, AsyncConsumer, AsyncMarshal
 from marshal_py.consumer.consumer import core_of
-from marshal_py.errors import BrokerUnavailable, Closed
+from marshal_py.errors import BrokerUnavailable, Closed, HandlerFailed
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 from tests.support.messages import value_of
@@ -323,5 +324,35 @@ def test_a_message_that_is_rejected_is_done_when_its_dead_letter_says_why(run: R
         with pytest.raises(BrokerUnavailable):
             await consumer.acknowledge(message, AcknowledgeType.REJECT)
         assert len(did) == 2, "it comes again"
+
+    run(main())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_cancels_a_run_twice_waits_no_longer_and_hears_what_it_failed_with(
+    run: Run, fails: bool
+) -> None:
+    async def main() -> None:
+        consumer = AsyncConsumer("127.0.0.1:1", group_id="g", topics="t")
+        begun, over, stops = threading.Event(), threading.Event(), list[float | None]()
+
+        def running(*_: object, **__: object) -> None:
+            begun.set()
+            over.wait(60)
+            if fails:
+                raise HandlerFailed("with t/0 at offset 7")
+
+        consumer.sync.run = running  # type: ignore[assignment, method-assign]
+        consumer.sync.stop = stops.append  # type: ignore[assignment, method-assign]
+        task = asyncio.ensure_future(consumer.run(print))
+        await asyncio.to_thread(begun.wait, 60)
+        for count in (1, 2):
+            task.cancel()
+            while len(stops) < count:
+                await asyncio.sleep(0)
+        over.set()
+        with pytest.raises(HandlerFailed if fails else asyncio.CancelledError):
+            await task
+        assert stops == [None, 0.0]
 
     run(main())

@@ -318,6 +318,29 @@ def test_a_task_that_a_coroutine_has_left_behind_is_not_within(mock_kafka: TestB
     assert within == [True, False]
 
 
+def test_a_coroutine_whose_own_time_is_up_has_failed() -> None:
+    """While it works, it is looked at again and again, which has a time-out of its own."""
+
+    async def assigned(_: Claim) -> None:
+        raise TimeoutError("no answer from the cache")
+
+    loop, wakeup = asyncio.new_event_loop(), Wakeup()
+    looping = threading.Thread(target=loop.run_forever)
+    looping.start()
+    log: Any = logging.getLogger("test")
+    callbacks, part = Callbacks(assigned, None, log, wakeup, "c"), part_of(FakeClaim())
+    callbacks.event_loop = loop
+    told: list[bool] = []
+    calling = threading.Thread(target=lambda: told.append(callbacks.assigned(part)), daemon=True)
+    calling.start()
+    calling.join(20)
+    loop.call_soon_threadsafe(loop.stop)
+    looping.join()
+    loop.close()  # who still waited would be told
+    assert told == [False]
+    assert "t/0: TimeoutError: no answer from the cache" in str(wakeup.failure)
+
+
 def test_whoever_seeks_what_is_being_given_back_is_told(mock_kafka: TestBroker) -> None:
     mock_kafka.send("orders", "1", partition=0)
     problems: list[Exception] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -77,3 +78,27 @@ def test_a_signal_handler_may_close_what_is_being_started(
     with mock_kafka.consumer("orders", client_id="next") as other:
         assert other.poll(20) is not None
     client.close()
+
+
+def test_what_is_mirrored_at_the_end_is_what_was_held_and_as_it_was_stored(
+    mock_kafka: TestBroker,
+) -> None:
+    """Which claims there are is looked at before they are released, where they stand after that."""
+    mock_kafka.send("orders", "a", "b", partition=0)
+    consumer = mock_kafka.consumer("orders", mirror_offsets=True)
+    core, held, stand = core_of(consumer), list[Any](), list[Any]()
+
+    def keep() -> None:
+        held.extend(core.claims())
+
+    def close(_: float) -> None:
+        stand.extend(core.shared.standing_of(claim) for claim in held)
+
+    core.mirror = mock.Mock(keep=keep, close=close)
+    with consumer:
+        until(lambda: len(consumer.claims()) == 4, 20)
+        assert consumer.poll(20) is not None
+        assert consumer.poll(20) is not None
+        consumer.poll(0)
+    assert (("orders", 0), 2) in stand
+    assert len(stand) == 4

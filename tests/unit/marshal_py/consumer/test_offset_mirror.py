@@ -46,6 +46,7 @@ def test_what_has_moved_is_written_and_what_comes_back_too(monkeypatch: pytest.M
     """Another member has written meanwhile what it held meanwhile."""
     world = World(monkeypatch)
     assert world.round(a=5, b=-1) == {A: 5}
+    assert world.round(a=5, b=0) == {B: 0}, "whoever reads it sees what waits"
     assert world.round(a=5, b=7) == {B: 7}
     assert world.round(b=7) == {}
     assert world.round(a=5, b=7) == {A: 5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 from datetime import timedelta
 from types import SimpleNamespace
@@ -551,6 +552,24 @@ def test_how_far_a_partition_is_behind(
     world = World(monkeypatch)
     world.part.start(position)
     assert world.made.positions.lags([world.part], 1.0) == {("t", 0): lag}
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_where_a_partition_ends_is_asked_of_the_messages_that_are_fetched(level: str) -> None:
+    """Those of open transactions are not: they would be waited for, and claimed beforehand."""
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", kafka={"isolation.level": level})
+    part, asked = part_of(FakeClaim()), list[str]()
+
+    def list_offsets(parts: Any, *, isolation_level: Any, **_: float) -> dict[Any, Any]:
+        asked.append(isolation_level.name.lower())
+        future: Any = concurrent.futures.Future()
+        future.set_result(SimpleNamespace(offset=7))
+        return dict.fromkeys(parts, future)
+
+    made._core.admin.client = SimpleNamespace(list_offsets=list_offsets)
+    made._core.positions.request_ends([part])
+    assert part.end == made._core.positions.end_of(("t", 0)) == 7
+    assert asked == [level, level]
 
 
 def test_who_wants_to_stop_when_messages_are_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

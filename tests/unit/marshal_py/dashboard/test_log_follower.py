@@ -171,6 +171,13 @@ def test_only_an_answer_is_contact_and_only_what_kafka_refuses_is_the_loss_of_it
     assert (follower.phase, live.contact_since_ns) == ("live", live.contact_ns)
     assert live.contact_ns != first_ns
 
+    ends.failure = BrokerUnavailable("nobody answers for __marshal-0")
+    follower._ask_ends(live, set())
+    follower._reopen = True  # the log was lost meanwhile, and was not read anew
+    ends.failure = None
+    follower._ask_ends(live, set())
+    assert (follower.phase, follower._out_of_contact) == ("lost", False)
+
 
 def test_a_topic_that_the_brokers_hide_is_an_alert_with_the_way_out() -> None:
     """Its lag is missing, which looks as though nobody were behind."""
