@@ -7,8 +7,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
+from harvest.core.wal_options import WalOptions
+from harvest.core.wal_position import WalPosition
+from harvest.databases.postgres import wal
 from harvest.databases.postgres.encoding import Converter
+from harvest.databases.postgres.wal import PostgresWalSource
 
 
 class Server:
@@ -101,3 +106,32 @@ def test_a_connection_that_is_lost_is_made_anew(monkeypatch: pytest.MonkeyPatch)
         converter.to_utf8(b"b")
     assert converter.to_utf8(b"b") == b"b"
     assert server.connected == 2
+
+
+def test_the_stream_after_that_of_a_text_that_cannot_be_converted_is_an_ordinary_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In text form every value costs more, and every text a question to the server."""
+    begun: list[tuple[str, bool]] = []
+
+    class Connection:
+        def __init__(self, conninfo: str) -> None:
+            self.encoding = str(conninfo_to_dict(conninfo)["client_encoding"])
+
+        def server(self, _: object) -> None: ...
+
+    def start(connection: Connection, *_: object, as_stored: bool) -> str:
+        begun.append((connection.encoding, as_stored))
+        return "a stream"
+
+    monkeypatch.setattr(wal, "ReplicationConnection", Connection)
+    source = PostgresWalSource("host=d", "outbox", WalOptions(slot="s"))
+    monkeypatch.setattr(source, "_check", lambda _: None)
+    monkeypatch.setattr(source, "_publication_findings", list)
+    monkeypatch.setattr(source, "_begin", lambda *_: WalPosition(1, "s", 1, 100))
+    monkeypatch.setattr(source, "_start", start)
+    source.open(1, None)
+    source._read_as_stored()
+    source.open(1, None)
+    source.open(1, None)
+    assert begun == [("UTF8", False), ("SQL_ASCII", True), ("UTF8", False)]

@@ -121,3 +121,32 @@ def test_who_was_connected_begins_anew_with_short_pauses(monkeypatch: pytest.Mon
 
 def test_a_listener_that_was_not_started_is_closed() -> None:
     PostgresListener("host=pooler", OUTBOX).close()
+
+
+def test_the_trigger_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be made, removed, or be that of a new table; and each time rows may have come before
+    anybody listened."""
+    triggers = [None, (7, 1), (7, 0), (8, 1), (8, 1)]
+    said: list[str] = []
+    seen: list[tuple[bool, bool]] = []
+    woken = WakeEvent()
+
+    def execute(statement: Any, parameters: object = None) -> Any:
+        if parameters is not None:
+            row = triggers.pop(0)
+            return SimpleNamespace(fetchone=lambda: row)
+        said.append(statement if isinstance(statement, str) else statement.as_string(None))
+        return None
+
+    def hear(*_: object) -> None:
+        seen.append((woken.listening, woken.wait(0.0)))
+        woken.clear()
+        if not triggers:
+            listener.close()
+
+    listener = PostgresListener("host=d", OUTBOX)
+    monkeypatch.setattr(listener, "_hear", hear)
+    session: Any = SimpleNamespace(execute=execute)
+    listener._listen(session, woken)
+    assert seen == [(False, True), (True, True), (False, True), (True, True), (True, True)]
+    assert said == ["UNLISTEN *", 'LISTEN "harvest.7"', *["UNLISTEN *"] * 2, 'LISTEN "harvest.8"']

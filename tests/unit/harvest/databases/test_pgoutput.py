@@ -285,3 +285,17 @@ def test_arrays_in_text_form() -> None:
         b"a,b",
         b"\\",
     )
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_the_id_of_a_row_does_not_depend_on_what_was_committed_before(*, binary: bool) -> None:
+    """It is where the row is in the log, and whoever reads it again begins elsewhere. Of two
+    transactions, the one that ends first may have begun last."""
+    form = b"b" if binary else b"t"
+    empty = struct.pack("!iiI", 0, 0, 25) if binary else b"{}"
+    made = decoder(binary=binary)
+    for at, end in ((500, 600), (300, 700)):
+        made.feed(begin(end))
+        made.feed(insert(at, form, b"t", b"k", b"v", empty, empty))
+        made.feed(commit(end))
+    assert [row[0] for chunk in made.take() for row in chunk.rows] == [500, 300]

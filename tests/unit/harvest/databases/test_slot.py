@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from harvest.core.wal_slot import SlotHealth, SlotState
+from harvest.core.wal_position import WalPosition
+from harvest.core.wal_slot import ServerState, SlotHealth, SlotState
 from harvest.databases.postgres.slot import PostgresSlot
+from harvest.databases.postgres.wal import _wait_for_standby
 from harvest.errors import SchemaError, StoreUnavailable
 
 MIB = 1 << 20
@@ -211,3 +214,17 @@ def test_a_slot_that_stays_in_use_is_not_waited_for_without_end(
     with pytest.raises(StoreUnavailable, match="the slot s is in use"):
         Asked(Busy(about())).drop()
     assert 9 < now_s[0] - 1_000 < 11
+
+
+@pytest.mark.parametrize(
+    ("timeline", "lsn", "waits"), [(1, 199, True), (1, 200, False), (2, 199, False)]
+)
+def test_a_standby_is_waited_for_only_where_it_can_still_come(
+    timeline: int, lsn: int, waits: bool
+) -> None:
+    """On another timeline it has replayed what it ever will of ours: whether that is enough is
+    for others to say."""
+    position, server = WalPosition(7, "s", 1, 300, 200), ServerState("s", timeline, lsn)
+    expected = pytest.raises(StoreUnavailable, match="waiting for it") if waits else nullcontext()
+    with expected:
+        _wait_for_standby(server, position)

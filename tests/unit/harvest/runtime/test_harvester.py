@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -443,6 +444,22 @@ def test_a_database_that_answers_is_reached_whatever_it_says(
 
     harvester = Harvester(bench.candidacy, bench.tools(lambda: Store(bench.table)))
     assert harvester._reaches_database() is reached
+
+
+@pytest.mark.parametrize(("error", "kept"), [(StoreUnavailable, False), (SinkUnavailable, True)])
+def test_a_standby_without_a_database_keeps_no_other_connection(
+    bench: Bench, error: type[Exception], *, kept: bool
+) -> None:
+    """It connects anew every few seconds, for as long as the outage lasts."""
+    closed: list[bool] = []
+
+    def connect() -> None:
+        raise error
+
+    tools: Any = SimpleNamespace(connect=connect, close=lambda: closed.append(True))
+    harvester = Harvester(bench.candidacy, lambda _: tools, warm_standby=True)
+    harvester._connect_spare()
+    assert (closed, harvester._spare) == (([], tools) if kept else ([True], None))
 
 
 def test_who_could_not_begin_to_lead_does_not_try_again_at_once(

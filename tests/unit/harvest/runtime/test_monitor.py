@@ -129,6 +129,24 @@ def test_who_has_led_for_a_moment_only_is_well() -> None:
 
 
 @pytest.mark.parametrize(
+    ("state", "shown"), [("standing by", "paused"), ("leading", "leading"), ("stopped", "stopped")]
+)
+def test_who_stands_by_while_the_outbox_is_paused_is_paused(state: str, shown: str) -> None:
+    """A leader that has not ended yet leads: `harvest pause` waits for it. Old rows are nobody's
+    fault then."""
+    probes = Probes()
+    probes.answers |= {"paused": True, "backlog": Backlog(3, 1, 99.0)}
+    monitor = monitor_of(probes, harvester(state=state), max_age_s=5.0)
+    monitor.check()
+    assert monitor.health().state == shown
+    assert monitor.health().ok is (state != "stopped")
+    probes.answers["paused"] = False
+    monitor.check()
+    assert monitor.health().state == state
+    assert monitor.health().problems[-1] == "the oldest row in the table waits for 99 s"
+
+
+@pytest.mark.parametrize(
     ("probe", "failure"),
     [
         ("database", StoreUnavailable("no")),

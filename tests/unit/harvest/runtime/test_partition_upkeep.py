@@ -64,6 +64,30 @@ def test_in_wal_mode_each_look_at_what_is_published_is_a_new_one(
     assert looks == [0, 7, 9]
 
 
+def test_in_wal_mode_a_dry_run_says_of_each_partition_that_stays_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = parse(
+        "database: postgresql://localhost/d\nkafka: {bootstrap.servers: 'localhost:1'}\n"
+        "group: g\nmode: wal\nwal: {purge: partitions}\n"
+        "partitions: {rows: 1000, retain_hours: 1}\n"
+    )
+    old, busy, young = (
+        part._replace(age_s=age_s) for part, age_s in zip(PARTS, (9e9, 9e9, 9.0), strict=False)
+    )
+    obstacles = {old: None, busy: "somebody writes to it"}
+    store = SimpleNamespace(
+        inventory=lambda: Inventory([old, busy, young], 3900),
+        obstacle=obstacles.__getitem__,
+        close=lambda: None,
+    )
+    made = SimpleNamespace(wal_partitions=lambda *_: store)
+    monkeypatch.setattr(module, "database", lambda _: made)
+    todo = module.maintain_partitions(config, dry_run=True, published=lambda: 9)
+    assert todo.drop == [old]
+    assert dict(todo.kept) == {young: "its newest row is 9 s old", busy: "somebody writes to it"}
+
+
 def test_in_wal_mode_too_rows_are_in_the_archive_before_their_partition_goes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -183,6 +183,31 @@ def test_a_checkpoint_says_what_it_rests_on() -> None:
     assert (found.last_id, found.timeline, found.log) == (5, 3, 700)
 
 
+@pytest.mark.parametrize(
+    ("found", "rests_on"),
+    [(None, (0, 0)), (Position(7, 0, 1, 5, timeline=3, log=700), (3, 700))],
+)
+def test_a_term_begins_with_what_its_checkpoint_rests_on(
+    found: Position | None, rests_on: tuple[int, int]
+) -> None:
+    """A failover that lost what was published since the last visit is seen by nothing else."""
+    guard = Guard()
+    rig = Rig(guard=guard)
+    rig.insert(9)
+    rig.leader._opened(None if found is None else found.encode())
+    rig.leader._asked(r.CheckTable(found))
+    assert ("begin", rests_on) in guard.calls
+
+
+def test_the_guard_hears_of_rows_that_come_late() -> None:
+    """As of all others: a failover may lose them, too."""
+    guard = Guard()
+    rig = Rig(guard=guard)
+    rig.insert(3)
+    assert len(rig.leader._asked(r.Fetch([(2, 2)])).rows) == 1  # type: ignore[union-attr]
+    assert ("saw", rig.store) in guard.calls
+
+
 def test_who_leads_no_more_looks_after_no_partitions(caplog: pytest.LogCaptureFixture) -> None:
     done: list[str] = []
 

@@ -250,6 +250,14 @@ def test_the_last_of_the_notes_of_a_row_counts() -> None:
     assert notes.there[1].retries == 1
 
 
+def test_a_row_that_can_go_nowhere_is_no_destinations_failure() -> None:
+    """`harvest dead-letters retry --destination` is for what that one has refused."""
+    leader, _, notes = noting()
+    nowhere = X1._replace(problem="there is no route")
+    leader._note([r.Record(m, 1, BAD, gave_up=True) for m in (nowhere, Y2)])
+    assert [(n, note.destination) for n, note in notes.there.items()] == [(1, ""), (2, "a")]
+
+
 def test_a_row_that_is_not_to_be_sent_for_thousands_of_years_ends_nothing() -> None:
     """So long nobody can wait at once; and each process in turn would end at such a row."""
     lease: Any = Lease()

@@ -325,3 +325,11 @@ def test_the_topics_that_may_not_be_written_to_are_asked_for(
     assert refusals.unwritable_topics({}, set(rights)) == {"b", "c"}
     monkeypatch.setattr(refusals, "make_client", lambda *_: 1 / 0)
     assert refusals.unwritable_topics({}, {"a"}) == {"a"}, "who else"
+
+
+def test_a_destination_that_was_closed_is_connected_anew(sink: KafkaDestination) -> None:
+    """Nobody listens to the producer of before."""
+    for _ in range(2):
+        assert send(sink, None) == Outcome(200)
+        sink.close()
+    assert [producer.purged for producer in Producer.made] == [True, True]

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from harvest.core.row import Row
+from harvest.errors import SinkUnavailable
 from harvest.sinks.kafka import sink as kafka
 from harvest.sinks.kafka.sink import TransactionalSink
 
@@ -247,3 +248,70 @@ def test_a_transaction_that_is_aborted_for_a_while_is_not_waited_for_much_longer
     producers.take = lambda: Aborting(clock, began_s + abort_s)
     sink._fence()
     assert clock.now_s - began_s <= abort_s + 0.3
+
+
+def test_who_could_not_read_the_checkpoint_asks_anew_for_the_coordinator(
+    clock: Clock, sink: TransactionalSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker that was asked may be gone, or cut off."""
+    readers: list[object] = []
+    monkeypatch.setattr(kafka, "make_client", lambda *_: object())
+    producers: Any = sink._producers
+    producers.take = lambda: RefusedProducer(clock)
+
+    def fail(reader: object, *_: object) -> None:
+        readers.append(reader)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr(kafka, "newest_checkpoint", fail)
+    for _ in range(2):
+        with pytest.raises(SinkUnavailable, match="the checkpoint cannot be read"):
+            sink.open(lambda: True)
+    first, second = readers
+    assert first is not second
+
+
+class FullProducer(FailedProducer):
+    """Its queue stays full."""
+
+    polls = 0
+
+    def produce(self, *_: Any, **__: Any) -> None:
+        raise BufferError
+
+    def poll(self, timeout_s: float) -> None:
+        self.polls += 1
+        assert self.polls < 9, "nobody else ends it"
+
+
+def test_who_waits_for_room_asks_whether_the_lease_is_held(
+    clock: Clock, sink: TransactionalSink
+) -> None:
+    producer: Any = FullProducer(clock)
+    sink._producer = producer
+    sink._still_held = lambda: producer.polls < 3
+    failure = sink.deliver([Row(1, "t", b"k", b"v")], "c")
+    assert failure is not None
+    assert "the lease is lost" in failure.reason
+    assert producer.asked[-1] == "abort"
+
+
+@pytest.mark.parametrize("code", [KafkaError._FENCED, KafkaError._MSG_TIMED_OUT])
+@pytest.mark.parametrize("given_up", [True, False])
+def test_who_is_fenced_is_told_so_in_whichever_way(
+    clock: Clock, sink: TransactionalSink, code: int, given_up: bool
+) -> None:
+    """confluent-kafka raises a SystemError over a producer that it had to give up."""
+
+    class Fenced(FailedProducer):
+        def produce(self, *_: Any, **__: Any) -> None:
+            error = KafkaException(KafkaError(code))
+            if given_up:
+                raise SystemError("returned a result with an exception set") from error
+            self.reasons = [code, code]
+
+    producer: Any = Fenced(clock)
+    sink._producer = producer
+    failure = sink.deliver([Row(1, "t", b"k", b"v")], "c")
+    assert failure is not None
+    assert failure.fenced is (code == KafkaError._FENCED)
