@@ -11,7 +11,7 @@ from marshal_py import Claim, GroupAdmin, Marshal
 from marshal_py.client.claim import core_of
 from marshal_py.client.claims import ClaimRegistry
 from marshal_py.client.waiting import Steps, Wait, block
-from marshal_py.errors import ClaimTimeout, Closed, InvalidArgument
+from marshal_py.errors import ClaimTimeout, Closed, InvalidArgument, PartitionCountChanged
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.wire import MSGPACK
 from marshal_py.testing import TestBroker
@@ -155,6 +155,28 @@ def test_a_claim_that_was_released_is_made_anew(mock_kafka: TestBroker) -> None:
         assert second is not first
         assert (first.held, second.held) == (False, True)
         assert second.epoch > first.epoch
+
+
+def test_who_waits_for_a_claim_hears_why_the_client_has_failed(mock_kafka: TestBroker) -> None:
+    """Its claims end with it; that they did would say nothing."""
+    with client(mock_kafka, "other") as other, client(mock_kafka, "me") as me:
+        other.claim("t", 0)
+        raised: list[Exception] = []
+
+        def claim() -> None:
+            try:
+                me.claim("t", 0, timeout_s=60)
+            except Exception as error:
+                raised.append(error)
+
+        waiting = threading.Thread(target=claim)
+        waiting.start()
+        until(lambda: len(me._registry._claims) == 1)
+        failure = PartitionCountChanged("there are 8 now")
+        with me._driver.lock:
+            me._driver._fail(failure)
+        waiting.join(60)
+        assert raised == [failure]
 
 
 def test_who_cannot_win_is_told_of_the_pause(mock_kafka: TestBroker) -> None:

@@ -11,6 +11,7 @@ import pytest
 from marshal_py import Marshal
 from marshal_py.client.driver import GENESIS_AGAIN_S
 from marshal_py.client.marshal import driver_of
+from marshal_py.errors import AccessDenied, BrokerUnavailable
 from marshal_py.protocol.messages import Genesis, decode
 
 SEEN = 10**18
@@ -79,3 +80,26 @@ def test_one_that_does_not_come_is_written_again_after_a_while(
     log.driver._found()
     at = [int(s / GENESIS_AGAIN_S) for s, _ in log.written]
     assert at == [0, 1, 2, 2], "the last as the log has got another identity"
+
+
+def test_who_may_not_found_a_log_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    refusal = AccessDenied("lacks Write on topic '__marshal'")
+
+    def serve() -> None:
+        log.driver._writer.refusal = refusal
+
+    log.driver._writer.serve, log.taken = serve, {-1: "never"}
+    with pytest.raises(AccessDenied) as raised:
+        log.driver._found()
+    assert raised.value is refusal
+    assert log.now_s < 100 + GENESIS_AGAIN_S
+
+
+def test_how_a_genesis_failed_is_told_when_none_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    failures = iter([[(1, "Local: Message timed out")]])
+    log.driver._writer.take_failures, log.taken = lambda: next(failures, []), {-1: "never"}
+    with pytest.raises(BrokerUnavailable, match="could not be written: Local: Message timed out"):
+        log.driver._found()
+    assert log.now_s >= 100 + log.driver.settings.connect_timeout_ms / 1_000

@@ -10,7 +10,7 @@ import pytest
 
 from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.consumer.consumer import Consumer, core_of
-from marshal_py.errors import Closed
+from marshal_py.errors import AccessDenied, BrokerUnavailable, Closed, TopicMissing
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 
@@ -102,3 +102,35 @@ def test_what_is_mirrored_at_the_end_is_what_was_held_and_as_it_was_stored(
         consumer.poll(0)
     assert (("orders", 0), 2) in stand
     assert len(stand) == 4
+
+
+@pytest.mark.parametrize(
+    ("problem", "told", "is_given_up"),
+    [
+        (KeyboardInterrupt(), KeyboardInterrupt, True),
+        (BrokerUnavailable("no answer"), BrokerUnavailable, True),
+        (Closed("by a signal handler"), Closed, True),
+        (TopicMissing("__marshal"), AccessDenied, False),
+    ],
+)
+def test_what_ends_a_start_ends_the_look_for_topics_beside_it(
+    problem: BaseException, told: type[BaseException], is_given_up: bool
+) -> None:
+    """Unless that has something to tell, too: it does not ask the same."""
+    core: Any = core_of(Consumer("127.0.0.1:1", group_id="g", topics="t"))
+    begun, waited = threading.Event(), list[bool]()
+
+    def look(given_up: threading.Event) -> None:
+        begun.set()
+        waited.append(given_up.wait(20 if is_given_up else 0))
+        raise AccessDenied("lacks Read on topic 't'")
+
+    def connect() -> None:
+        begun.wait(20)
+        raise problem
+
+    driver: Any = driver_of(core.marshal)
+    core.topics.discover_at_start, driver.connect = look, connect
+    with pytest.raises(told):
+        core._discover_and_join()
+    assert waited == [is_given_up]

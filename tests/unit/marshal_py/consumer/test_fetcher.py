@@ -302,6 +302,9 @@ def test_a_partition_that_was_truncated_ends_sooner(monkeypatch: pytest.MonkeyPa
     world.fetcher.truncated(("t", 0), 20)
     world.fetcher.truncated(("t", 0), 25)
     assert world.fetcher.end_of(("t", 0)) == 20
+    world.fetcher.set_end(("t", 0), 22)
+    world.fetcher.set_end(("t", 0), 21)
+    assert world.fetcher.end_of(("t", 0)) == 22, "an answer may be of a moment ago"
 
 
 def test_after_the_end_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

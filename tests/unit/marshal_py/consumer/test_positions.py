@@ -356,6 +356,23 @@ def test_a_partition_that_may_have_been_cut_off_waits_for_an_answer(
     assert part.out_of_range
 
 
+def test_a_topic_that_is_found_to_be_another_one_is_begun_anew_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that is known of it changes with that, before the next look at all topics."""
+    world, renewed, later = World(monkeypatch), list[set[str]](), b"l" * 16
+    world.cut_off(15, at=-1)
+    world.made.fetcher.reconnect = renewed.append
+    monkeypatch.setattr(
+        "marshal_py.consumer.positions.describe",
+        lambda *_: {"t": SimpleNamespace(topic_id=later)},
+    )
+    world.advance()
+    assert (world.assigned, world.set_to) == ([], [10])
+    assert world.made.topics.ids == {"t": later}
+    assert renewed == [{"t"}]
+
+
 def handed_out(world: World, first: int, end: int, *, manual: bool) -> HeldPartition:
     """These messages were fetched and are in hand; at the next one, Kafka has nothing."""
     part, part.manual = world.part, manual

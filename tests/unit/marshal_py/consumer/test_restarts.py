@@ -13,7 +13,9 @@ import pytest
 
 from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.consumer.consumer import Consumer, core_of
+from marshal_py.consumer.leader_epochs import LeaderEpochs
 from marshal_py.errors import Closed, TopicMissing
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 
@@ -156,3 +158,23 @@ def test_whose_consumer_is_closed_wants_nothing_any_more_though_its_client_goes_
         assert driver.watchers == driver.restarted == driver.before_heartbeat == []
         with mock_kafka.consumer("orders", group_id="g", client_id="other") as other:
             until(lambda: len(other.claims()) == 4, 30)
+
+
+def test_the_leader_epoch_that_a_consumer_tells_stays_beside_the_position_that_it_stores(
+    mock_kafka: TestBroker,
+) -> None:
+    """A program's own claims tell none: what they store is no position of Kafka's, perhaps."""
+    mock_kafka.send("orders", "1", "2", partition=0)
+    with mock_kafka.consumer("orders", auto_ack=False, interval_ms=60_000) as consumer:
+        message = consumer.poll(20)
+        assert message is not None
+        part = core_of(consumer).shared.part_of(message)
+        assert part is not None
+        part.epochs = LeaderEpochs()
+        part.epochs.note(5, 0)  # the mock cluster tells none
+        consumer.ack(message)
+    with Marshal(mock_kafka.config, group_id="test", close_on_sigterm=False) as marshal:
+        cell = marshal.cell("orders", 0)
+    assert cell is not None
+    assert cell.position == 1
+    assert ClaimMetadata.decode(cell.metadata).leader_epoch == 5

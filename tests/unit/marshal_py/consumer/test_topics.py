@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from marshal_py.client.kafka_clients import ConnectionErrors
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.topics import GONE_AFTER, HURRY_S, Topics, describe
-from marshal_py.errors import AccessDenied, TopicMissing
+from marshal_py.errors import AccessDenied, MarshalError, TopicMissing
 from marshal_py.protocol.subscription import Subscription
 
 
@@ -246,3 +247,25 @@ def test_a_topic_that_this_client_may_not_see_is_not_called_missing() -> None:
     )
     with pytest.raises(AccessDenied, match="lacks Read on topic 'a'"):
         topics.discover_at_start(threading.Event())
+
+
+@pytest.mark.parametrize("why", ["the start was given up", "it was said often enough"])
+def test_whoever_looks_for_topics_does_not_wait_for_brokers_that_nobody_waits_for(why: str) -> None:
+    topics, given_up, asked = looking(Kafka(), []), threading.Event(), list[float]()
+    fakes: Any = topics
+    fakes._marshal.settings = SimpleNamespace(connect_timeout_ms=500)
+    errors = ConnectionErrors()
+    fakes._fetcher.hear_errors = lambda: errors
+
+    def list_topics(timeout_s: float, _: str) -> Any:
+        asked.append(timeout_s)
+        if why == "the start was given up" and len(asked) == 2:
+            given_up.set()
+        elif why == "it was said often enough":
+            errors.note(KafkaError._SSL, "the certificate has expired")
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    fakes._fetcher.list_topics = list_topics
+    with pytest.raises(MarshalError):
+        topics.discover_at_start(given_up)
+    assert len(asked) == (2 if given_up.is_set() else 4)

@@ -179,6 +179,33 @@ def test_only_an_answer_is_contact_and_only_what_kafka_refuses_is_the_loss_of_it
     assert (follower.phase, follower._out_of_contact) == ("lost", False)
 
 
+def test_of_a_log_that_is_read_anew_each_mismatch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were known before are of another log, or of another reader."""
+    follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=Ends(None))
+    reader: Any = SimpleNamespace(
+        world=World(1),
+        observers=[Observer()],
+        mismatches=["of before"],
+        partition_count_error=None,
+        open=lambda *_, **__: None,
+        close=lambda: None,
+    )
+
+    def poll(_: float) -> list[Any]:
+        reader.mismatches.append("snapshots differ")
+        follower._stop.set()
+        return []
+
+    reader.poll = poll
+    monkeypatch.setattr(f, "SEND_S", 0)
+    monkeypatch.setattr(f, "_Reader", lambda *_, **__: reader)
+    follower._mismatches = 2
+    follower._open()
+    follower._tail()
+    assert follower.live is not None
+    assert [alert.text for alert in follower.live.alerts.all()] == ["snapshots differ"]
+
+
 def test_a_topic_that_the_brokers_hide_is_an_alert_with_the_way_out() -> None:
     """Its lag is missing, which looks as though nobody were behind."""
     follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=Ends(None))

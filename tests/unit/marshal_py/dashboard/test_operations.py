@@ -148,6 +148,7 @@ class Letters(DeadLetterTopics):
         super().__init__(CONNECTION)
         self.found = [LETTER]
         self.replayed: list[list[Target]] = []
+        self.answer = Replayed([(0, 3)], "1 of 1 replayed.", failed=False)
         self.failure: Exception | None = None
 
     def targets(self, topic: str, chosen: Iterable[LetterId]) -> list[Target]:
@@ -157,7 +158,7 @@ class Letters(DeadLetterTopics):
         if self.failure is not None:
             raise self.failure
         self.replayed.append(targets)
-        return Replayed([(0, 3)], "1 of 1 replayed.", failed=False)
+        return self.answer
 
 
 class Kept(AuditTrail):
@@ -292,6 +293,19 @@ def test_what_fails_is_in_the_trail_by_whom_and_why(
     assert [(e.who, e.what, e.phase, e.text, e.letters) for e in trail.kept] == [
         ("ann at 10.0.0.7", "replay of 1 letter of orders.dlq", "asked", "", [(0, 3)]),
         ("ann at 10.0.0.7", "replay of 1 letter of orders.dlq", "failed", "nobody answers", []),
+    ]
+
+
+def test_the_trail_tells_which_letters_were_replayed_and_which_were_not(
+    operations: Operations, letters: Letters, trail: Kept
+) -> None:
+    """Those that were not may be replayed by the next one, who asks for all of them."""
+    letters.found = [LETTER, replace(LETTER, letter=(0, 4))]
+    letters.answer = Replayed([(0, 4)], "1 of 2 replayed; not the others.", failed=True)
+    operations.perform(operations.preview(REPLAY)["ticket"], "ann")
+    assert [(e.phase, e.letters) for e in trail.kept] == [
+        ("asked", [(0, 3), (0, 4)]),
+        ("failed", [(0, 4)]),
     ]
 
 
