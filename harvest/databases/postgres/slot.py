@@ -13,8 +13,8 @@ from harvest.core.interfaces.mark_store import Finding
 from harvest.core.table_name import TableName
 from harvest.core.wal_position import format_lsn
 from harvest.core.wal_slot import SlotHealth, SlotState
-from harvest.databases.postgres.table import PostgresTable
-from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable
+from harvest.databases.postgres.table import PostgresTable, refused
+from harvest.errors import ConfigurationError, StoreUnavailable
 
 __all__ = ["PostgresSlot"]
 
@@ -137,8 +137,7 @@ class PostgresSlot(PostgresTable):
             except psycopg.errors.UndefinedObject:
                 return False
             except psycopg.Error as error:
-                text = f"the slot {self.name} could not be dropped: {_said(error)}"
-                raise SchemaError(text) from error
+                raise refused(f"the slot {self.name} could not be dropped", error) from error
             else:
                 return True
         return False

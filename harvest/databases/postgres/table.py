@@ -22,9 +22,15 @@ from harvest.core.row import Row, unreadable
 from harvest.core.table_name import TableName
 from harvest.databases.postgres import notify
 from harvest.databases.schema import column_findings
-from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
+from harvest.errors import (
+    ConfigurationError,
+    HarvestError,
+    SchemaError,
+    StoreUnavailable,
+    TableMissing,
+)
 
-__all__ = ["PostgresTable", "UnreadableRows", "readable", "topic_of"]
+__all__ = ["PostgresTable", "UnreadableRows", "readable", "refused", "topic_of"]
 
 _CONNECT_DEFAULTS: Final = {
     "application_name": "harvest",
@@ -202,7 +208,7 @@ class PostgresTable:
         try:
             return notify.install(connection, self._table, remove=remove)
         except psycopg.Error as error:
-            raise SchemaError(f"the trigger on {self._table}: {_said(error)}") from error
+            raise refused(f"the trigger on {self._table}", error) from error
 
     def cancel(self) -> None:
         """From any thread: break off the statement under way, which then raises."""
@@ -478,6 +484,12 @@ def topic_of(types: Mapping[str, tuple[str, bool]]) -> sql.Composable:
     """The topic as it is selected. One that is NULL is empty: no name that Kafka allows."""
     cast = "" if types["kafka_topic"][0] == "bytea" else "::text"
     return sql.SQL("coalesce(kafka_topic{}, '')").format(sql.SQL(cast))
+
+
+def refused(what: str, error: psycopg.Error) -> HarvestError:
+    """Why the database did not make or drop something: it may not, or cannot for now."""
+    kind = StoreUnavailable if isinstance(error, psycopg.OperationalError) else SchemaError
+    return kind(f"{what}: {_said(error)}")
 
 
 def _said(error: BaseException) -> str:

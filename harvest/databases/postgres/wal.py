@@ -35,9 +35,9 @@ from harvest.databases.postgres.replication import (
 )
 from harvest.databases.postgres.slot import PostgresSlot
 from harvest.databases.postgres.sources import PostgresSources
-from harvest.databases.postgres.table import readable
+from harvest.databases.postgres.table import readable, refused
 from harvest.databases.schema import TIMES
-from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
+from harvest.errors import ConfigurationError, StoreUnavailable, TableMissing
 
 __all__ = ["PostgresWalSource"]
 
@@ -429,8 +429,7 @@ class PostgresWalSource(PostgresSources):
         try:
             self._connected().execute(statement)
         except psycopg.Error as error:
-            said = " ".join(str(error).split())
-            raise SchemaError(f"the database refused to change the publication: {said}") from error
+            raise refused("the database refused to change the publication", error) from error
 
     # --- How it is ---
 

@@ -3655,4 +3655,30 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/runtime/test_monitor.py::test_who_stands_by_while_the_outbox_is_paused_is_paused",
         ("Monitor.health", "not self.paused and ", ""),
     ),
+    noticed(
+        "a server that is lost is no fault of the configuration",
+        f"{PG}.table",
+        "unit/harvest/databases/test_postgres_connections.py::test_what_the_database_cannot_change_now_is_no_fault_of_the_configuration",
+        (
+            "refused",
+            "StoreUnavailable if isinstance(error, psycopg.OperationalError) else SchemaError",
+            "SchemaError",
+        ),
+    ),
+    noticed(
+        "a sink without transactions that is opened again has one producer",
+        f"{KAFKA}.idempotent",
+        "unit/harvest/sinks/test_nothing_is_left_behind.py::test_one_that_is_opened_again_has_one_producer",
+        (
+            "IdempotentSink.open",
+            "        self._end_line()\n        errors",
+            "        errors",
+        ),
+    ),
+    noticed(
+        "topics are looked for anew whenever a sink is opened",
+        f"{KAFKA}.sink",
+        "unit/harvest/sinks/test_transactional_sink.py::test_topics_are_looked_for_anew_whenever_the_sink_is_opened",
+        ("TransactionalSink.open", "        self._topics = TopicLook(still_held)\n", ""),
+    ),
 )

@@ -113,6 +113,20 @@ def test_one_that_stands_by_and_is_closed_has_none_either(monkeypatch: pytest.Mo
     assert clients.alive == []
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+def test_one_that_is_opened_again_has_one_producer(
+    monkeypatch: pytest.MonkeyPatch, *, atomic: bool
+) -> None:
+    clients = counted(monkeypatch, 1, 0.0)
+    sink: TransactionalSink | IdempotentSink = IdempotentSink(SERVERS)
+    if atomic:
+        sink = TransactionalSink(SERVERS, base_config=SERVERS, name="x", checkpoint_topic="t")
+    for _ in range(3):
+        sink.open(lambda: True)
+        assert clients.alive.count("Producer") == 1
+    sink.close()
+
+
 def test_a_producer_that_failed_for_good_is_given_up_in_silence() -> None:
     class Failed:
         def purge(self) -> None:

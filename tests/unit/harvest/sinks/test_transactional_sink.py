@@ -174,6 +174,31 @@ def test_after_a_failure_a_refused_row_is_told_by_its_own_report(
     assert refused == [frozenset(), {2}]
 
 
+def test_topics_are_looked_for_anew_whenever_the_sink_is_opened(
+    clock: Clock, sink: TransactionalSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may have been deleted since: librdkafka would wait for it for half a minute."""
+    asked: list[str] = []
+
+    class Asked(FailedProducer):
+        def init_transactions(self, timeout_s: float) -> None: ...
+
+        def send_offsets_to_transaction(self, *_: Any) -> None: ...
+
+        def list_topics(self, name: str, **_: Any) -> Any:
+            asked.append(name)
+            return super().list_topics(name)
+
+    monkeypatch.setattr(kafka, "newest_checkpoint", lambda *_: None)
+    producers: Any = sink._producers
+    producers.take = lambda: Asked(clock)
+    for _ in range(2):
+        sink.open(lambda: True)
+        for _ in range(2):
+            assert sink.deliver([Row(1, "t", b"k", b"v")], "c") is None
+    assert asked == ["t", "t"]
+
+
 class SlowProducer(Producer):
     """The broker takes longer to commit than a call waits, twice."""
 
