@@ -4407,4 +4407,34 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_restarts.py::test_the_leader_epoch_that_a_consumer_tells_stays_beside_the_position_that_it_stores",
         ("Partitions.want", "            core_of(claim).tells_epochs = True\n", ""),
     ),
+    noticed(
+        "who waits for the end of a claim hears of a pause",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_who_waits_for_the_end_of_a_claim_is_woken_by_whatever_ends_it",
+        ("ClaimCore.hear", 'case "lapsed" | "paused":', 'case "lapsed":'),
+    ),
+    noticed(
+        "a claim that is regained has no end for now",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_who_waits_for_the_end_of_a_claim_is_woken_by_whatever_ends_it",
+        ("ClaimCore.hear", "self.not_held.clear()", "pass"),
+    ),
+    noticed(
+        "a partition whose topic is gone is not fetched on",
+        f"{CONSUMER}.ranges",
+        f"{OF_CONSUMER}/test_range_claims.py::test_who_leaves_a_topic_gives_back_what_it_has",
+        ("RangeClaims._leave", "        self._fetcher.leave(about.source)\n", ""),
+    ),
+    noticed(
+        "what was deleted of the topic before is nothing to the next",
+        f"{CONSUMER}.ranges",
+        f"{OF_CONSUMER}/test_range_claims.py::test_what_was_deleted_of_a_topic_means_nothing_when_it_is_made_anew",
+        ("RangeClaims._is_open", "about.topic_id, about.floor = now, 0", "about.topic_id = now"),
+    ),
+    noticed(
+        "where the topic before was cut off is nothing to the next",
+        f"{CONSUMER}.range_stream",
+        f"{OF_CONSUMER}/test_fetcher.py::test_how_far_a_topic_went_means_nothing_when_it_is_made_anew",
+        ("RangeStream.renew", "self.end = self._truncated_at = -1", "self.end = -1"),
+    ),
 )

@@ -165,3 +165,26 @@ def test_work_has_stopped_before_a_claim_is_given_back_to_a_pause(
     with driver.lock:
         claim.hear(Notice("paused", core_of(claim).holding))
     assert did == ["stop", "release, wait=False"]
+
+
+@pytest.mark.parametrize("kind", ["lapsed", "paused", "lost", "released"])
+def test_who_waits_for_the_end_of_a_claim_is_woken_by_whatever_ends_it(kind: Any) -> None:
+    """By the lease alone it would last much longer; and it is asked anew when it is regained."""
+    driver = Driver()
+    claim = held(driver)
+    core, asked = core_of(claim), list[float | None]()
+    core.holding.lease_until_ns = 3_600_000_000_000
+
+    def ends(timeout_s: float | None = None) -> bool:
+        asked.append(timeout_s)
+        core.holding.state = ClaimState.LAPSED
+        with driver.lock:
+            claim.hear(Notice(kind, core.holding, "taken over"))
+        return wait(0)
+
+    wait, core.not_held.wait = core.not_held.wait, ends  # type: ignore[assignment, method-assign]
+    assert claim.wait_lost()
+    assert (asked, core.not_held.is_set()) == ([3_600.0], True)
+    with driver.lock:
+        claim.hear(Notice("regained", core.holding))
+    assert not core.not_held.is_set()

@@ -292,8 +292,12 @@ def test_how_far_a_topic_went_means_nothing_when_it_is_made_anew(
 ) -> None:
     world = World(monkeypatch, sharing="ranges")
     world.fetcher.set_end(("t", 0), 30)
+    world.fetcher._sort_out([CUT_OFF])
+    world.fetcher.set_end(("t", 0), 30)
     world.fetcher.reconnect([renewed])
     assert world.fetcher.end_of(("t", 0)) == end
+    world.fetcher.assign(part := a_range(25, 30), 25)
+    assert part.out_of_range is (renewed != "t")
 
 
 def test_a_partition_that_was_truncated_ends_sooner(monkeypatch: pytest.MonkeyPatch) -> None:

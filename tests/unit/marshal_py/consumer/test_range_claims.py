@@ -833,6 +833,7 @@ def test_who_leaves_a_topic_gives_back_what_it_has(group: Group) -> None:
     group.settle()
     assert {holder for _, _, holder in group.open()} <= {None}
     assert group.open()[0][0] == 4
+    assert member.kafka.at is None, "nothing more of it is fetched"
 
 
 def test_what_is_acknowledged_while_it_closes_counts(group: Group) -> None:
@@ -899,6 +900,20 @@ def test_a_topic_that_was_made_anew_is_begun_anew(group: Group) -> None:
     group.wait(LOOK_S * 3)
     assert member.work() == list(range(4))
     assert b"second" in group.state.groups["g"].cells[SOURCE].metadata
+
+
+def test_what_was_deleted_of_a_topic_means_nothing_when_it_is_made_anew(group: Group) -> None:
+    group.end = 100
+    member = group.member("a")
+    member.core.positions.restart_of = lambda *_: 50
+    group.settle()
+    (part,) = member.ranges._sources[SOURCE].parts
+    part.out_of_range = True
+    assert member.work() == list(range(50, 100))
+    member.core.topics.ids = {"t": b"second"}
+    group.end = 4
+    group.wait(LOOK_S * 3)
+    assert member.work() == list(range(4))
 
 
 def test_in_a_group_that_is_paused_nothing_is_asked_for(group: Group) -> None:
