@@ -109,6 +109,8 @@ class SourceOptions:
         if delivery not in DELIVERIES:
             raise ConfigurationError(f"delivery = {delivery!r} must be one of {DELIVERIES}")
         topics = tuple(sorted({t.strip() for t in given["topics"].split(",") if t.strip()}))
+        if not topics:
+            raise ConfigurationError(f"topics = {given['topics']!r} names none")
         starting, otherwise = _starting(given.get("startingoffsets", "earliest"), topics)
         headers = given.get("includeheaders", "false").lower()
         if headers not in ("true", "false"):
@@ -121,6 +123,10 @@ class SourceOptions:
             raise ConfigurationError(
                 f"maxOffsetsPerTrigger and intervalMs are whole numbers: {error}"
             ) from None
+        if max_rows is not None and max_rows < 1:
+            raise ConfigurationError(
+                f"maxOffsetsPerTrigger = {max_rows} must be 1 or more; leave it out for no limit"
+            )
         return cls(
             kafka,
             given["groupid"],

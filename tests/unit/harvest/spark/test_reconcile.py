@@ -148,6 +148,27 @@ def test_where_all_arrived_the_table_of_findings_has_none_of_the_run_before(
     assert spark.did == (table if out else [])
 
 
+def test_where_topics_end_is_asked_before_which_rows_there_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise a record of a row that commits in between is one that nobody committed."""
+    did: list[str] = []
+
+    def ends(*_: object) -> Any:
+        did.append("ends")
+        return {}, {}
+
+    def ids(*_: object) -> list[Any]:
+        did.append("ids")
+        return []
+
+    monkeypatch.setattr(module, "_extent", ends)
+    monkeypatch.setattr(Outbox, "ids", ids)
+    given: Any = (None, Outbox(dsn="x"), {}, ["t"], 60.0, None, 10, 1.0, _Window())
+    module._Run(*given).compare(State("outbox"), StateFolder(tmp_path), 0)
+    assert did == ["ends", "ids"]
+
+
 def test_a_window_has_what_explains_it_and_findings_of_itself_alone() -> None:
     hour_ms = 3_600_000
     window = _Window(10 * hour_ms, 20 * hour_ms)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from marshal_py.cli import audit as module
 from marshal_py.protocol.history.anomalies import KINDS
 from marshal_py.spark.audit import AuditRun
 from tests.support.marshal_command import without_brokers
@@ -56,6 +58,22 @@ def test_an_anomaly_that_is_not_put_up_with_is_exit_code_1(
 ) -> None:
     done = without_brokers("audit", "--out", str(tmp_path), *arguments, *more)
     assert done.exit_code == code
+
+
+def test_it_runs_again_as_often_as_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep))
+    done = without_brokers("audit", "--out", str(tmp_path), "--every", "7.5", "--json")
+    assert waited == [7.5, 7.5]
+    assert len([json.loads(line) for line in done.stdout.splitlines()]) == 2
 
 
 def test_a_kind_that_there_is_not_is_refused(tmp_path: Path) -> None:

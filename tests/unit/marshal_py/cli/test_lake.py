@@ -122,16 +122,31 @@ def test_days_that_the_command_before_has_left_unfinished_are_finished(
     assert lake.runs.pop()["finish"] == []
     moments = [dt.datetime(2026, 3, 2, 9, n, tzinfo=dt.UTC) for n in range(3)]
     monkeypatch.setattr(module, "_now", lambda: moments.pop(0))
+    waited: list[float] = []
 
-    def sleep(_seconds: float) -> None:
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
         if not moments:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep))
     lake.last = dt.datetime(2026, 2, 28, 0, 30, tzinfo=dt.UTC)
-    without_brokers("lake", "run", "--continuous")
+    without_brokers("lake", "run", "--continuous", "--every", "7.5")
     found = [[[day.day for day in run[name]] for name in ("finish", "days")] for run in lake.runs]
     assert found == [[[27, 28, 1, 2], [2]], [[], [2]]]
+    assert waited == [7.5, 7.5]
+
+
+def test_tables_are_registered_where_they_are(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        "marshal_py.spark.lake.tables.Lake.register",
+        lambda self, _spark, schema: found.append((self.place, schema)),
+    )
+    days(lake, "--lake", "/data/lake")
+    assert found == []
+    days(lake, "--lake", "/data/lake", "--schema", "days")
+    assert found == [("/data/lake", "days")]
 
 
 def test_what_a_run_came_to_is_told_before_it_is_noted_and_of_which_day_it_is(lake: Lake) -> None:

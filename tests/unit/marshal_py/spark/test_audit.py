@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,7 +122,10 @@ def log_with(monkeypatch: pytest.MonkeyPatch, *records: tuple[int, int, bytes]) 
     """The log has these records: partition, offset, value. Returns what is asked for."""
     asked: list[Any] = []
 
-    def read(_config: object, topic: str, starts: Any, until: Any, _: float) -> Iterator[Any]:
+    def read(
+        _config: object, topic: str, starts: Any, until: Any, deadline: float
+    ) -> Iterator[Any]:
+        assert deadline - time.monotonic() <= 1.0  # as of the clock that the reader goes by
         asked.append((topic, starts, until))
         for p, offset, value in records:
             yield SimpleNamespace(

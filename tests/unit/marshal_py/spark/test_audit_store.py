@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import multiprocessing
 import os
@@ -329,6 +330,43 @@ def test_a_report_has_the_newest_days_and_what_is_held(store: Store) -> None:
     assert "g · t/100" in (page := render(store))
     assert "g · t/69" not in page
     assert "g · t/69" in render(store, days=40)
+
+
+def test_of_two_positions_at_one_moment_the_later_counts(store: Store) -> None:
+    """One that was set ends the claim before it."""
+    moment = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+    folder = Path(store.out, "positions", "run=000001")
+    folder.mkdir(parents=True)
+    names = schema("positions").names
+    rows = [{"group_id": "g", "at": moment, "next_offset": n} for n in (9, 3)]
+    table = pa.Table.from_pylist([dict.fromkeys(names) | row for row in rows], schema("positions"))
+    pq.write_table(table, folder / "p0-a.parquet")
+    later = moment + dt.timedelta(1)
+    (found,) = store.newest_before("positions", later, ["group_id"])
+    assert found["next_offset"] == 3
+    assert store.newest_before("positions", moment, ["group_id"]) == []
+
+
+def test_a_report_is_there_whole_and_no_draft_of_it(store: Store) -> None:
+    for text in ("<p>first</p>", "<p>ö</p>"):
+        path = Path(store.write_text("report.html", text))
+        assert path.read_text("utf-8") == text
+    assert list(Path(store.out).iterdir()) == [path]
+
+
+def test_a_file_system_without_hard_links_is_told_as_that(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(store, 10)
+    found = run.task()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with pytest.raises(ConfigurationError, match=r"has no hard links.*give another folder"):
+        run.commit(found)
+    assert list(Path(store.out, "_checkpoint").glob("run-*")) == []
 
 
 def test_a_folder_of_another_format_is_refused(store: Store) -> None:

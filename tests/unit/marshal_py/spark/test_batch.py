@@ -28,13 +28,15 @@ class Claim:
     def __init__(self, partition: int, position: int) -> None:
         self.topic, self.partition, self.position, self.epoch = "t", partition, position, 7
         self.calls: list[tuple[Any, ...]] = []
+        self.timeouts_s: list[float] = []
         self.held, self.wins, self.lost = True, True, False
         self.metadata = b""
 
     def set_metadata(self, metadata: bytes) -> None:
         self.metadata = metadata
 
-    def wait_held(self, _timeout_s: float) -> bool:
+    def wait_held(self, timeout_s: float) -> bool:
+        self.timeouts_s.append(timeout_s)
         return self.held
 
     def claim_messages(self, offset: int) -> bool:
@@ -45,6 +47,7 @@ class Claim:
         if self.lost:
             raise NotHeld("lost")
         self.calls.append(("commit", offset, wait))
+        self.timeouts_s += [timeout_s] if wait else []
 
     def release(self, *, wait: bool) -> None:
         self.calls.append(("release", wait))
@@ -90,13 +93,15 @@ class World:
         self.cells: dict[int, Any] = {}
         self.alive: dict[int, str] = {}
         self.watched: list[str] = []
-        offsets = SimpleNamespace(partitions=lambda _: [*ENDS], extent=lambda _: ENDS)
+        offsets = SimpleNamespace(partitions=lambda _: [*ENDS], extent=self.extent)
+        self.wanted: set[int] = set()
         self.ids = Ids()
         monkeypatch.setattr(module, "TopicIds", lambda _: self.ids)
         monkeypatch.setattr(module, "Offsets", self.asking)
         self.is_asking = False
         self._offsets = offsets
-        monkeypatch.setattr(module, "Marshal", lambda *_, **__: self)
+        monkeypatch.setattr(module, "Marshal", self.client)
+        self.settings: dict[str, str] = {}
         monkeypatch.setattr(module, "cluster_watched", lambda _: contextlib.nullcontext())
 
     @contextlib.contextmanager
@@ -104,6 +109,15 @@ class World:
         self.is_asking = True
         yield self._offsets
         self.is_asking = False
+
+    def client(self, settings: dict[str, str], **_: object) -> World:
+        self.settings = settings
+        return self
+
+    def extent(self, _topic: str) -> dict[int, tuple[int, int]]:
+        """It may not be older than positions, which would be beyond it."""
+        assert self.wanted
+        return ENDS
 
     def __enter__(self) -> World:
         return self
@@ -118,11 +132,12 @@ class World:
         return self.alive.get(partition)
 
     def want(self, _topic: str, partition: int) -> Claim:
+        self.wanted.add(partition)
         return self.claims[partition]
 
-    def run(self, **more: Any) -> Any:
+    def run(self, config: Any = "x", **more: Any) -> Any:
         given = {"group_id": "g", "topics": ["t"], **more}
-        return claimed_batch(cast(Any, self.spark), "x", **given)
+        return claimed_batch(cast(Any, self.spark), config, **given)
 
     def ranges(self, **more: Any) -> list[tuple[int, int, int]]:
         with self.run(**more) as batch:
@@ -207,6 +222,22 @@ def test_a_limit_is_shared_by_what_is_held(world: World) -> None:
     assert world.ranges(max_records=10) == [(0, 2, 5), (1, 0, 3), (2, 0, 3)]
     assert world.ranges(max_records=1) == [(0, 2, 3), (1, 0, 1), (2, 0, 1)]
     assert world.ranges(max_records=10, max_partitions=2) == [(0, 2, 7), (1, 0, 5)]
+
+
+def test_times_are_those_of_the_whole_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many partitions there are to wait for."""
+    now = iter((100.0, 101.0, 104.0, 200.0))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    world.ranges(timeout_s=7.0)
+    waited = [claim.timeouts_s for claim in world.claims.values()]
+    assert waited == [[6.0, 7.0], [3.0, 7.0], [0.0, 7.0]]  # to be held, and to be stored
+
+
+def test_settings_for_java_are_for_spark_alone(world: World) -> None:
+    config = {"bootstrap.servers": "x", "kafka.client.id": "job"}
+    with world.run(config):
+        assert world.settings == {"bootstrap.servers": "x"}
+        assert world.spark.options_["kafka.client.id"] == "job"
 
 
 def test_what_is_not_got_in_time_is_left_to_others(world: World) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,6 +109,20 @@ def test_jars_are_fetched_once_and_named_in_their_order(registry: Registry, cach
     assert (cache / HOME).stat().st_mode & 0o777 == 0o755  # for whoever shares the cache
 
 
+def test_who_waited_for_another_process_takes_what_that_has_fetched(
+    registry: Registry, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def waited(home: Path, _progress: object) -> Iterator[None]:
+        home.mkdir(parents=True)
+        put(home, COORDINATES)
+        yield
+
+    monkeypatch.setattr(connector, "locked", waited)
+    assert [jar.name for jar in connector_jars()] == [name_of(c) for c in COORDINATES]
+    assert registry.calls == []
+
+
 def test_what_is_in_the_cache_but_for_a_jar_is_fetched_anew(
     registry: Registry, cache: Path
 ) -> None:
@@ -139,6 +156,39 @@ def test_a_way_that_fails_says_what_it_said(tmp_path: Path) -> None:
         connector._run([sys.executable, "-c", script], dict(os.environ), tmp_path)
     with pytest.raises(DownloadFailed, match="nowhere"):
         connector._run([str(tmp_path / "nowhere")], {}, tmp_path)
+
+
+def test_a_way_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def hang(argv: list[str], *, timeout: float, **_: object) -> Any:
+        raise subprocess.TimeoutExpired(argv, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    with pytest.raises(DownloadFailed, match="timed out after 600 seconds"):
+        connector._run(["mvn"], {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"SSL_CERT_FILE": "/a.pem"}, "/a.pem"),
+        ({"SSL_CERT_FILE": "/a.pem", "REQUESTS_CA_BUNDLE": "/b.pem"}, "/b.pem"),
+        ({}, None),
+    ],
+)
+def test_certificates_of_the_machine_are_known_to_the_one_that_fetches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: dict[str, str], told: str | None
+) -> None:
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+        if name in given:
+            monkeypatch.setenv(name, given[name])
+    found: list[str | None] = []
+    monkeypatch.setattr(
+        connector, "_run", lambda _argv, env, _cwd: found.append(env.get("REQUESTS_CA_BUNDLE"))
+    )
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    connector._with_python(connector._KAFKA, tmp_path)
+    assert found == [told]
 
 
 def test_jars_for_s3_are_fetched_but_for_the_one_that_comes_along(registry: Registry) -> None:

@@ -78,6 +78,12 @@ def test_javas_own_settings_win_and_are_none_of_librdkafkas() -> None:
     assert librdkafka_settings(config) == {"bootstrap.servers": "b:9092"}
 
 
+def test_brokers_have_two_names() -> None:
+    assert java_settings({"metadata.broker.list": "b:9092"}) == {
+        "kafka.bootstrap.servers": "b:9092"
+    }
+
+
 # Ranges
 
 
@@ -85,9 +91,13 @@ def record(offset: int) -> Any:
     return SimpleNamespace(offset=lambda: offset, error=lambda: None, partition=lambda: 0)
 
 
-def problem(code: int) -> Any:
+def problem(code: int, offset: int | None = None) -> Any:
     error = KafkaError(code)
-    return SimpleNamespace(offset=lambda: None, error=lambda: error, partition=lambda: 0)
+    return SimpleNamespace(offset=lambda: offset, error=lambda: error, partition=lambda: 0)
+
+
+def end_of_partition(offset: int) -> Any:
+    return problem(KafkaError._PARTITION_EOF, offset)
 
 
 class Reader:
@@ -147,12 +157,12 @@ def test_no_more_is_asked_for_than_there_is(reader: Reader) -> None:
 
 def test_the_end_of_a_partition_is_the_end(reader: Reader) -> None:
     """Its last offsets may be marks of transactions."""
-    reader.lists = [[record(0), problem(KafkaError._PARTITION_EOF)]]
+    reader.lists = [[record(0), end_of_partition(5)]]
     assert read(0, 5) == [[0]]
 
 
 def test_nothing_is_committed_and_nothing_made_up_for_what_is_gone(reader: Reader) -> None:
-    reader.lists = [[problem(KafkaError._PARTITION_EOF)]]
+    reader.lists = [[end_of_partition(5)]]
     assert read(0, 5) == []
     assert reader.settings["enable.auto.commit"] is False
     assert reader.settings["auto.offset.reset"] == "error"

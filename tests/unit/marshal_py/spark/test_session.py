@@ -94,6 +94,14 @@ def test_settings_of_the_callers_win(builder: Builder) -> None:
     assert builder.log_levels == []
 
 
+def test_an_interpreter_that_was_chosen_for_the_workers_is_theirs(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
+    spark_session()
+    assert os.environ["PYSPARK_PYTHON"] == "/their/python"
+
+
 def test_a_cluster_must_reach_its_driver(builder: Builder) -> None:
     spark_session(master="spark://there:7077")
     assert builder.told["master"] == "spark://there:7077"

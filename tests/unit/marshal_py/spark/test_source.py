@@ -226,14 +226,18 @@ def test_a_lapse_within_one_epoch_skips_nothing() -> None:
 
 
 def test_at_most_once_a_range_is_claimed_once_and_before_it_is_handed_out() -> None:
-    world = World({"p0": (0, 10)}, delivery="at-most-once")
+    world = World({"p0": (0, 10), "p1": (0, 6)}, delivery="at-most-once")
     probe = world.plan()
     assert (probe, world.client.claims) == ({TICK: 1}, {})
     assert world.reader.partitions({TICK: 0}, probe) == [Range("", 0, 0, 0)]
     end = world.plan(probe)
     for _ in range(2):  # Spark may ask again about the same batch
-        assert world.reader.partitions(probe, end) == [Range("t", 0, 0, 10)]
-    assert world.claim(0).calls == [("claim_messages", 10)]
+        found = world.reader.partitions(probe, end)
+        assert found == [Range("t", 0, 0, 10), Range("t", 1, 0, 6)]
+    assert [world.claim(p).calls for p in (0, 1)] == [
+        [("claim_messages", 10)],
+        [("claim_messages", 6)],
+    ]
 
 
 @pytest.mark.parametrize("verdict", [False, NotHeld("lost")])
@@ -288,6 +292,16 @@ def test_a_starting_offset_is_one_that_the_partition_has() -> None:
             options.begin("t", 0, *ends)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("maxOffsetsPerTrigger", "0"), ("maxOffsetsPerTrigger", "-1"), ("topics", " , ")],
+)
+def test_a_limit_of_nothing_and_topics_that_are_none_are_refused(name: str, value: str) -> None:
+    """The one would be no limit, and the other a query that never reads anything."""
+    with pytest.raises(ConfigurationError, match=f"{name} = '?{value}"):
+        SourceOptions.of({**GIVEN, name: value})
+
+
 # A topic that was made anew
 
 MADE_ANEW = "t/0, which has records 0 to 10, was made anew"
@@ -335,7 +349,7 @@ def test_a_position_beyond_the_end_is_told_also_if_no_id_is_known() -> None:
 def test_ids_are_asked_for_and_a_cluster_that_does_not_tell_is_no_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[Any] = [b"id", KafkaException(KafkaError(KafkaError._TIMED_OUT))]
+    told: list[Any] = [b"id", KafkaException(KafkaError(KafkaError._TIMED_OUT)), b"v"]
 
     def describe(_admin: object, topics: Iterable[str], _timeout_s: float) -> dict[str, Any]:
         answer = told.pop(0)
@@ -349,6 +363,7 @@ def test_ids_are_asked_for_and_a_cluster_that_does_not_tell_is_no_failure(
     ids = TopicIds({})
     ids.ask(["t"])
     ids.ask(["t"])  # without an answer, what was known
+    ids.ask(["u"])  # nor is it forgotten where another answer says nothing of it
     for known, anew in ((b"id", False), (b"other", True)):
         metadata = ClaimMetadata(topic_id=known).encode()
         with pytest.raises(MessagesMissing) if anew else contextlib.nullcontext():
@@ -491,6 +506,31 @@ def test_what_is_too_much_is_read_no_further_stored_and_given_back() -> None:
     world.reader.commit(end)
     assert world.claim(0).calls == [("commit", 10, False)]
     assert world.claim(1).calls == [("commit", 10, True), ("release", False)]
+
+
+def test_what_is_too_much_and_not_held_yet_is_given_back_at_once() -> None:
+    world = World({"p0": (0, 10), "p1": (0, 10)})
+    world.client.free = False
+    world.plan()
+    world.client.members["other"] = (5, 1_000)
+    assert world.plan() == {TICK: 0}
+    assert [world.claim(p).calls for p in (0, 1)] == [[], [("release", False)]]
+    assert list(world.reader._wanted) == ["t/0"]
+
+
+def test_what_was_lost_while_it_was_given_back_is_read_when_it_is_held_again() -> None:
+    world = World({"p0": (0, 10), "p1": (0, 10)})
+    end = world.plan()
+    world.client.members["other"] = (5, 1_000)
+    end = world.plan(end)  # 1 is to go
+    lost, again = world.claim(1), Claim("t", 1, 9, 4)
+    world.client.claims["t", 1] = again
+    lost.held, lost.reason = False, cast(Any, "taken over")
+    world.client.alive = {("t", 1): "alive"}
+    end = world.plan(end)
+    world.client.alive.clear()
+    del world.client.members["other"]
+    assert world.plan(end)["t/1"] == entry(4, 10, epoch=9)
 
 
 def test_nothing_is_wanted_that_a_living_client_holds() -> None:

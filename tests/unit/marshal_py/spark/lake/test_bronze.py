@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.errors import StreamingQueryException
 
-from marshal_py.errors import LogHole
+from marshal_py.errors import LogHole, TopicMissing
 from marshal_py.spark.lake import bronze as module
 from marshal_py.spark.lake.bronze import _check_same_topic, _finish, _source
 
@@ -101,13 +102,26 @@ def test_a_run_reads_its_own_log_and_stops_what_it_started(
             raise LogHole(name)
         return 1
 
+    def compare(_spark: object, _lake: object, _config: object, _offsets: object, *of: Any) -> None:
+        compared.append(of[1])
+        if of[1] in anew:
+            raise LogHole(f"{of[1]} was made anew")
+
+    def partitions(topic: str) -> list[int]:
+        if topic == "missing":
+            raise TopicMissing(topic)
+        return [0]
+
+    compared: list[str] = []
+    anew: set[str] = set()
     lake = SimpleNamespace(
         path=lambda table: table,
         exists=lambda *_: False,
         frame=lambda _, table: table,
         append=lambda table, _: did.append(("make", table)),
     )
-    offsets = SimpleNamespace(partitions=lambda topic: [0])
+    offsets = SimpleNamespace(partitions=partitions)
+    monkeypatch.setattr(module, "_check_same_topic", compare)
     monkeypatch.setattr(module, "Offsets", lambda *_: contextlib.nullcontext(offsets))
     for name, fake in (("_source", source), ("lake_stream", stream), ("_finish", finish)):
         monkeypatch.setattr(module, name, fake)
@@ -130,6 +144,7 @@ def test_a_run_reads_its_own_log_and_stops_what_it_started(
     assert [name for name in names if re.search(did[0][1], name)] == names[:2]
     with pytest.raises(LogHole):
         run("t", "u")
+    assert sorted(compared) == ["a.log", "a.log", "t", "u"]
     assert did[1:] == [
         ("subscribe", "t"),
         ("subscribe", "u"),
@@ -139,6 +154,15 @@ def test_a_run_reads_its_own_log_and_stops_what_it_started(
         ("start", "published/u", "bronze.published"),
         *(("stop", name) for name in ("coordination", "published/t", "published/u")),
     ]
+    # Nothing is read where a topic is missing, or was made anew.
+    with pytest.raises(TopicMissing):
+        run("t", "missing")
+    for topic in ("a.log", "t", "u"):
+        anew.clear()
+        anew.add(topic)
+        with pytest.raises(LogHole, match=f"{topic} was made anew"):
+            run("t", "u")
+    assert did == []
 
 
 DAY_MS = 86_400_000
@@ -200,7 +224,10 @@ def check(
     """Look at a topic that has these records: partition, offset, timestamp; what is asked for."""
     asked: list[Any] = []
 
-    def read_to_end(_c: object, topic: str, starts: Any, ends: Any, _: float) -> Iterator[Any]:
+    def read_to_end(
+        _c: object, topic: str, starts: Any, ends: Any, deadline: float
+    ) -> Iterator[Any]:
+        assert deadline - time.monotonic() <= 1.0  # as of the clock that the reader goes by
         asked.append((starts, ends))
         for p, offset, ms in records:
             if not starts.get(p, offset + 1) <= offset:
