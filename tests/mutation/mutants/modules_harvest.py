@@ -3681,4 +3681,66 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/sinks/test_transactional_sink.py::test_topics_are_looked_for_anew_whenever_the_sink_is_opened",
         ("TransactionalSink.open", "        self._topics = TopicLook(still_held)\n", ""),
     ),
+    noticed(
+        "who has lost the lease fences nobody",
+        f"{KAFKA}.sink",
+        "unit/harvest/sinks/test_transactional_sink.py::test_who_has_lost_the_lease_fences_nobody",
+        ("TransactionalSink._fence", "if not self._still_held():", "if False:"),
+    ),
+    noticed(
+        "wal mode that was left is not left again",
+        f"{RUN}.registration",
+        "unit/harvest/runtime/test_switch.py::test_wal_mode_that_was_left_before_an_interruption_is_not_left_again",
+        ("_from_wal", "if found is not None and _is_of_mark_mode(found):", "if False:"),
+    ),
+    noticed(
+        "a slot that was made is not made again",
+        f"{RUN}.registration",
+        "unit/harvest/runtime/test_switch.py::test_a_slot_that_was_made_before_an_interruption_is_not_made_again",
+        ("_carry_over", "goes_on(new, Checkpoints(new).text())", "False"),
+    ),
+    noticed(
+        "an idle database is looked at now and then",
+        f"{RUN}.source_guard",
+        "unit/harvest/runtime/test_source_guard.py::test_an_idle_database_is_looked_at_now_and_then",
+        ("SourceGuard.look", "        self._looked_s = now_s\n", ""),
+    ),
+    noticed(
+        "a place of an earlier timeline is none of the log that goes on",
+        f"{RUN}.source_guard",
+        "unit/harvest/runtime/test_source_guard.py::test_a_checkpoint_rests_on_a_timeline_and_on_a_place_in_it",
+        (
+            "SourceGuard.begin",
+            "checkpoint > (before.timeline, before.log)",
+            "checkpoint[1] > before.log",
+        ),
+    ),
+    noticed(
+        "notes of what was delivered go, whatever else fails",
+        f"{RUN}.relay_leader",
+        "unit/harvest/runtime/test_relay_leader.py::test_the_last_of_the_notes_of_a_row_counts",
+        ("RelayLeader._note", "if len(failed) < len(last):", "if not failed:"),
+    ),
+    noticed(
+        "what is unavailable is not counted as failed",
+        f"{RUN}.relay_leader",
+        "unit/harvest/runtime/test_relay_leader.py::test_what_became_of_messages_is_counted_by_destination",
+        ("RelayLeader.observe", '"unavailable" if outcome.unavailable else "failed"', '"failed"'),
+    ),
+    noticed(
+        "a destination that is gone is not called open",
+        f"{RUN}.relay_leader",
+        "unit/harvest/runtime/test_relay_leader.py::test_what_became_of_messages_is_counted_by_destination",
+        ("RelayLeader.observe", '"gone" if destination.gone else ', ""),
+    ),
+    noticed(
+        "with two databases what waits is above the copy of the position",
+        f"{PG}.two_databases",
+        "unit/harvest/databases/test_two_databases.py::test_without_a_position_all_rows_wait",
+        (
+            "TwoDatabasesStore.backlog",
+            "position = next(iter(self.saved()), None)",
+            "pass",
+        ),
+    ),
 )

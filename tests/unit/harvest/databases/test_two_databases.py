@@ -198,7 +198,9 @@ def test_a_source_is_both_servers_with_the_log_of_the_primary() -> None:
     assert two.store.visit("y") == replace(expected, token="y")
 
 
-def test_without_a_position_all_rows_wait() -> None:
+def test_without_a_position_all_rows_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     two = Two()
     assert two.store.backlog().rows == 0, "the id before the first"
+    monkeypatch.setattr(two.outbound, "saved", lambda: [Position(1, 0, 1, 5)])
+    assert two.store.backlog().rows == 5, "what is above the copy of the position"
     assert two.store.backlog(Position(1, 0, 1, 2)).rows == 2

@@ -248,6 +248,25 @@ def test_the_last_of_the_notes_of_a_row_counts() -> None:
     assert notes.there == {}
     leader._note([r.Forget(1), first])
     assert notes.there[1].retries == 1
+    leader._note([r.Record(Y2, 1, DOWN, gave_up=False), r.Forget(1)])
+    assert list(notes.there) == [2]
+
+
+def test_what_became_of_messages_is_counted_by_destination() -> None:
+    leader, leadership = leader_of(Destination(DOWN))
+    stats, its = leadership.stats, leader.scheduler.dispatcher.destinations["a"]
+    untried = Outcome(error="an earlier one failed", untried=True)
+    for number, outcome in enumerate((Outcome(200), DOWN, BAD, Outcome(200), untried)):
+        leader.observe(r.Sent(number, outcome, "a"))
+    assert stats.messages == {("a", "delivered"): 2, ("a", "unavailable"): 1, ("a", "failed"): 1}
+    assert (stats.deliveries, stats.failed_deliveries) == (4, 2)
+    assert stats.breakers == {"a": "closed"}
+    its.trips = 1
+    leader.observe(Stop())
+    assert stats.breakers == {"a": "open"}
+    its.gone = True
+    leader.observe(Stop())
+    assert stats.breakers == {"a": "gone"}
 
 
 def test_a_row_that_can_go_nowhere_is_no_destinations_failure() -> None:

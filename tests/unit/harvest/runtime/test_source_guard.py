@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -119,6 +120,33 @@ def test_what_happens_during_a_term_is_seen_when_it_is_time_to_look(clock: list[
     clock[0] += 6
     with pytest.raises(DatabaseChanged, match="was changed by `harvest switch`"):
         looking.look()
+
+
+def test_an_idle_database_is_looked_at_now_and_then(clock: list[float]) -> None:
+    """And not before each question, of which there are many in a second."""
+    looking = guard(registered(), Kafka())
+    looking.begin()
+    looks = []
+    for _ in range(12):
+        clock[0] += 1
+        looks.append(looking.look())
+    assert [n for n, looked in enumerate(looks, 1) if looked] == [5, 10]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "has_gone_back"),
+    [((1, 900), False), ((2, 150), False), ((2, 151), True), ((3, 10), True)],
+)
+def test_a_checkpoint_rests_on_a_timeline_and_on_a_place_in_it(
+    checkpoint: tuple[int, int], *, has_gone_back: bool
+) -> None:
+    """A place of an earlier timeline says nothing once Kafka has heard of a later one."""
+    kafka, store = Kafka(), registered()
+    now = store.table.source = replace(store.table.source, timeline=2, log=150)
+    kafka.source = replace(now, log=100)
+    refused = pytest.raises(DatabaseChanged) if has_gone_back else nullcontext()
+    with refused:
+        guard(store, kafka).begin(checkpoint)
 
 
 def test_no_copy_of_a_position_is_written_into_a_database_that_went_back() -> None:

@@ -28,6 +28,7 @@ from harvest.errors import (
 from harvest.outbox.record import OutboxRecord
 from harvest.runtime import registration as module
 from harvest.runtime.registration import Switch, check_registration, switch
+from harvest.runtime.slot_changes import Left
 from harvest.testing.memory_range_store import MemoryRangeStore
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
 
@@ -335,6 +336,58 @@ def test_mark_mode_begins_with_a_checkpoint_that_names_no_row(
     assert (done.deleted, done.last_id) == (4, None)
     assert done.waiting == (5 if dry_run else 9), "in a dry run, they are not deleted yet"
     assert [store.clear(checkpoint) for checkpoint in kafka.marks] == [0] * (not dry_run)
+
+
+@pytest.mark.parametrize("was_left", [True, False])
+def test_wal_mode_that_was_left_before_an_interruption_is_not_left_again(
+    monkeypatch: pytest.MonkeyPatch, *, was_left: bool
+) -> None:
+    """What is in the table then is the next mode's, and the slot has all that was published."""
+    marked = Checkpoint(0, Term.of(1), 0, 1, 0).encode()
+    found = marked if was_left else WalPosition(1, "s", 1, 100).encode()
+    done: list[str | None] = []
+
+    def leave(_: object, found: str, *, dry_run: bool) -> Left:
+        assert not dry_run
+        done.append(found)
+        return Left(3, 2)
+
+    def begin(*given: Any, dry_run: bool) -> Switch:
+        assert not dry_run
+        return Switch(THERE, THERE, given[-1])
+
+    monkeypatch.setattr(module, "Checkpoints", lambda _: SimpleNamespace(text=lambda: found))
+    monkeypatch.setattr(module, "leave_slot", leave)
+    monkeypatch.setattr(module, "_begin", begin)
+    its = replace(THERE, mode="wal")
+    switched = module._carry_over(CONFIG, CONFIG, its, THERE, dry_run=False)
+    assert (switched.published, switched.deleted) == ((0, 0) if was_left else (3, 2))
+    assert done == ([] if was_left else [found])
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_slot_that_was_made_before_an_interruption_is_not_made_again(
+    monkeypatch: pytest.MonkeyPatch, *, goes_on: bool
+) -> None:
+    """The rows of the table are published by then: they would be once more."""
+    done: list[str] = []
+
+    def clear(_: object, *, dry_run: bool) -> int:
+        done.append(f"clear {dry_run}")
+        return 2
+
+    def begin(_: object) -> int:
+        done.append("begin")
+        return 7
+
+    monkeypatch.setattr(module, "Checkpoints", lambda _: SimpleNamespace(text=lambda: "there"))
+    monkeypatch.setattr(module, "goes_on", lambda _, found: goes_on and found == "there")
+    monkeypatch.setattr(module, "_clear", clear)
+    monkeypatch.setattr(module, "begin_slot", begin)
+    marks, wal = replace(THERE, mode="mark"), CONFIG.model_copy(update={"mode": "wal"})
+    switched = module._carry_over(CONFIG, wal, marks, THERE, dry_run=False)
+    assert (switched.deleted, switched.waiting) == ((0, 0) if goes_on else (2, 7))
+    assert done == ([] if goes_on else ["clear False", "begin"])
 
 
 def test_a_kafka_that_cannot_be_reached_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

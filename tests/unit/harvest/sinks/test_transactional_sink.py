@@ -340,3 +340,20 @@ def test_who_is_fenced_is_told_so_in_whichever_way(
     failure = sink.deliver([Row(1, "t", b"k", b"v")], "c")
     assert failure is not None
     assert failure.fenced is (code == KafkaError._FENCED)
+
+
+@pytest.mark.parametrize("tries", [0, 1, 2])
+def test_who_has_lost_the_lease_fences_nobody(sink: TransactionalSink, tries: int) -> None:
+    """Whoever leads by now would have to begin anew."""
+    clock, begun = Clock(), list[Aborting]()
+
+    class Tried(Aborting):
+        def init_transactions(self, timeout_s: float) -> None:
+            begun.append(self)
+            super().init_transactions(timeout_s)
+
+    producers: Any = sink._producers
+    producers.take = lambda: Tried(clock, clock.now_s + 99)
+    with pytest.raises(SinkUnavailable, match="the lease was lost"):
+        sink.open(lambda: len(begun) < tries)
+    assert len(begun) == tries
