@@ -312,9 +312,10 @@ class LogFollower:
             self.phase, self.trouble = "lost", why
             self._send_changes()
             reader = self._reader
-            if reader is not None and discard:
-                reader.close()
+            if discard:
                 self._reader = None
+        if reader is not None and discard:
+            reader.close()  # without the lock: it may take seconds, and pages wait for that
         self._stop.wait(RETRY_S)
 
     def _following(self) -> tuple[LogReader, LiveState]:

@@ -4437,4 +4437,15 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_fetcher.py::test_how_far_a_topic_went_means_nothing_when_it_is_made_anew",
         ("RangeStream.renew", "self.end = self._truncated_at = -1", "self.end = -1"),
     ),
+    noticed(
+        "pages are answered while a client is let go of",
+        "marshal_py.dashboard.log_follower",
+        "unit/marshal_py/dashboard/test_log_follower.py::test_pages_are_answered_while_a_client_that_has_failed_is_let_go_of",
+        (
+            "LogFollower._lost",
+            "            if discard:\n                self._reader = None\n",
+            "            if discard and reader is not None:\n"
+            "                reader.close()\n                self._reader = None\n",
+        ),
+    ),
 )

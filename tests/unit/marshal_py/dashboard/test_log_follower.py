@@ -206,6 +206,26 @@ def test_of_a_log_that_is_read_anew_each_mismatch_is_told(monkeypatch: pytest.Mo
     assert [alert.text for alert in follower.live.alerts.all()] == ["snapshots differ"]
 
 
+def test_pages_are_answered_while_a_client_that_has_failed_is_let_go_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f, "RETRY_S", 0)
+    follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=Ends(None))
+    answered: list[str] = []
+
+    def close() -> None:
+        with follower.lock:
+            answered.append(follower.phase)
+
+    reader: Any = SimpleNamespace(close=close)
+    follower._reader = reader
+    losing = threading.Thread(target=follower._lost, args=("nobody answers",), daemon=True)
+    losing.start()
+    losing.join(20)
+    assert answered == ["lost"]
+    assert follower._reader is None
+
+
 def test_a_topic_that_the_brokers_hide_is_an_alert_with_the_way_out() -> None:
     """Its lag is missing, which looks as though nobody were behind."""
     follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=Ends(None))
