@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -46,6 +47,8 @@ _PARTITIONERS: Final = {
 }
 _LINGER: Final = ("linger.ms", "queue.buffering.max.ms")
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
+_NUMBERS: Final = (*_TIMEOUTS, "message.max.bytes", "batch.size")
+"""Those with which a harvester reckons itself."""
 _TRANSACTION_TIMEOUT_MS: Final = 15_000
 # Letting go of a consumer takes until what it has asked for is answered, or given up.
 _ANSWER_TIMEOUT_MS: Final = 5_000
@@ -81,6 +84,11 @@ def producer_settings(config: Mapping[str, Any], transactional_id: str | None) -
             raise ConfigurationError(
                 f"Kafka setting {name!r} is {settings[name]!r}, must be "
                 f"{' or '.join(sorted(allowed))}: {why}; leave it out"
+            )
+    for name in _NUMBERS:
+        if name in settings and re.fullmatch(r"[0-9]+", str(settings[name])) is None:
+            raise ConfigurationError(
+                f"Kafka setting {name!r} is {settings[name]!r}, must be a whole number, 0 or more"
             )
     settings = {**_DEFAULTS, **settings}
     settings |= {"enable.idempotence": True, "partitioner": _partitioner(settings)}

@@ -3743,4 +3743,10 @@ HARVESTERS: tuple[Noticed, ...] = (
             "pass",
         ),
     ),
+    noticed(
+        "what a harvester reckons with is a number",
+        f"{KAFKA}.settings",
+        "unit/harvest/sinks/test_kafka_settings.py::test_what_a_harvester_reckons_with_is_a_number",
+        ("producer_settings", "for name in _NUMBERS:", "for name in ():"),
+    ),
 )

@@ -66,6 +66,21 @@ def test_a_transaction_may_last_as_long_as_a_row(given: dict[str, Any], timeout_
     assert "linger.ms" not in settings
 
 
+@pytest.mark.parametrize("id", [None, "harvest.x"])
+@pytest.mark.parametrize("value", ["soon", "30s", "", "-1", 1.5, True])
+@pytest.mark.parametrize(
+    "name", ["delivery.timeout.ms", "message.timeout.ms", "message.max.bytes", "batch.size"]
+)
+def test_what_a_harvester_reckons_with_is_a_number(name: str, value: Any, id: str | None) -> None:
+    """Told when the file is read; it was a traceback, of the process or of `harvest check`."""
+    with pytest.raises(
+        ConfigurationError, match=f"{name}' is {value!r}, must be a whole number, 0 or more"
+    ):
+        producer_settings({**BASE, name: value}, id)
+    for number in (20_000, "20000"):
+        assert producer_settings({**BASE, name: number}, id)[name] == number
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
