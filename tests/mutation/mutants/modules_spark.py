@@ -1622,4 +1622,84 @@ SPARK: tuple[Noticed, ...] = (
         f"{UNIT}/lake/test_bronze.py::test_the_last_record_that_was_read_must_still_be_there",
         ("_check_same_topic", "time.monotonic() + timeout_s", "time.time() + timeout_s"),
     ),
+    noticed(
+        "one claim that is lost keeps no other position from being stored",
+        f"{ON}.source",
+        f"{UNIT}/test_source.py::test_one_claim_that_is_lost_just_now_keeps_no_other_from_being_stored",
+        (
+            "ClaimedReader.commit",
+            "            except NotHeld:\n                continue",
+            "            except NotHeld:\n                break",
+        ),
+    ),
+    noticed(
+        "what the driver of an audit has found is counted",
+        f"{ON}.audit",
+        f"{UNIT}/test_audit.py::test_a_damaged_snapshot_is_told_and_counted_though_nothing_else_is_new",
+        ("_Driver.run", "        kinds.update(row[3] for row in self.findings)\n", ""),
+    ),
+    noticed(
+        "a damaged snapshot is told though nothing else is new",
+        f"{ON}.audit",
+        f"{UNIT}/test_audit.py::test_a_damaged_snapshot_is_told_and_counted_though_nothing_else_is_new",
+        ("_Driver.run", "if not plan and not self.findings:", "if not plan:"),
+    ),
+    noticed(
+        "a lake reads Kafka as Java's settings say",
+        f"{LAKE}.bronze",
+        f"{UNIT}/lake/test_bronze.py::test_committed_records_are_read_from_the_first_on_and_gaps_are_errors",
+        (
+            "_source",
+            ".options(**java_settings(config))\n",
+            ".options(**java_settings(config))\n        .options(**READER_OPTIONS)\n",
+        ),
+    ),
+    noticed(
+        "a reconciliation reads Kafka as Java's settings say",
+        f"{OUTBOX}.sources",
+        f"{RECONCILE}::test_of_kafka_committed_records_are_read_between_the_offsets_and_gaps_are_errors",
+        (
+            "of_kafka",
+            ".options(**java_settings(config))\n",
+            ".options(**java_settings(config))\n        .options(**READER_OPTIONS)\n",
+        ),
+    ),
+    noticed(
+        "a batch reads Kafka as Java's settings say",
+        f"{ON}.batch",
+        f"{UNIT}/test_batch.py::test_settings_for_java_are_for_spark_alone",
+        (
+            "_frame",
+            ".options(**java_settings(config))\n",
+            ".options(**java_settings(config))\n        .options(**READER_OPTIONS)\n",
+        ),
+    ),
+    noticed(
+        "a batch of Arrow without a row ends no fold",
+        f"{LAKE}.silver",
+        f"{UNIT}/lake/test_silver.py::test_a_log_gives_the_rows_of_the_fold",
+        ("FoldTask.__call__", "            if not batch.num_rows:\n                continue\n", ""),
+    ),
+    noticed(
+        "how long a transaction may take is compared in milliseconds",
+        f"{OUTBOX}.reconcile",
+        f"{RECONCILE}::test_times_are_given_in_seconds_and_compared_in_milliseconds",
+        ("reconcile", "int(late_s * 1000)", "int(late_s)"),
+    ),
+    noticed(
+        "how old a row has to be is compared in milliseconds",
+        f"{OUTBOX}.reconcile",
+        f"{RECONCILE}::test_times_are_given_in_seconds_and_compared_in_milliseconds",
+        ("_Run.compare", "int(self.grace_s * 1000)", "int(self.grace_s)"),
+    ),
+    noticed(
+        "the time without an executor is that since one was there",
+        f"{ON}.watch",
+        f"{UNIT}/test_watch.py::test_the_time_is_that_since_an_executor_was_there_last",
+        (
+            "_Watch._run",
+            "                since = time.monotonic()\n            elif",
+            "                pass\n            elif",
+        ),
+    ),
 )

@@ -19,6 +19,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from harvest.errors import ConfigurationError
 from harvest.spark import reconcile as module
 from harvest.spark.compare import BUCKETS
+from harvest.spark.details import Rules
 from harvest.spark.reconcile import Outbox, _extent, _fingerprint, _only, _prints, _Window
 from harvest.spark.sources import _NEEDED, Part, of_kafka, of_postgres, postgres_rows
 from harvest.spark.state import State, StateFolder
@@ -146,6 +147,35 @@ def test_where_all_arrived_the_table_of_findings_has_none_of_the_run_before(
     assert module._Run(*given).compare(State("outbox"), None, 0)[0].clean
     table: list[Any] = [([], module.FINDING_COLUMNS), "overwrite", "/out/findings"]
     assert spark.did == (table if out else [])
+
+
+def test_times_are_given_in_seconds_and_compared_in_milliseconds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    young: list[int] = []
+    late: list[int] = []
+
+    def rules(young_ms: int, **more: Any) -> Rules:
+        young.append(young_ms)
+        return Rules(young_ms, **more)
+
+    monkeypatch.setattr(module, "Rules", rules)
+    monkeypatch.setattr(module, "_extent", lambda *_: ({}, {}))
+    monkeypatch.setattr(Outbox, "frame", lambda *_: None)
+    clock = SimpleNamespace(time=lambda: 1_000.0, perf_counter=lambda: 0.0)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "cluster_watched", lambda _: nullcontext())
+    outbox, spark = Outbox(dsn="x"), cast(Any, None)
+    found = module.reconcile(spark, outbox, "k:1", topics=["t"], grace_s=2.5)
+    assert young == [997_500]
+
+    def compare(_run: object, _previous: object, _folder: object, late_ms: int) -> Any:
+        late.append(late_ms)
+        return found, State("outbox")
+
+    monkeypatch.setattr(module._Run, "compare", compare)
+    module.reconcile(spark, outbox, "k:1", state=tmp_path, late_s=2.5)
+    assert late == [2_500]
 
 
 def test_where_topics_end_is_asked_before_which_rows_there_are(
@@ -306,14 +336,14 @@ class Session:
 
 def test_of_kafka_committed_records_are_read_between_the_offsets_and_gaps_are_errors() -> None:
     session = Session()
-    of_kafka(
-        cast(Any, session), {"bootstrap.servers": "x"}, {"t": {1: 4, 0: 2}}, {"t": {1: 9, 0: 3}}
-    )
+    config = {"bootstrap.servers": "x", "kafka.max.poll.records": "7"}
+    of_kafka(cast(Any, session), config, {"t": {1: 4, 0: 2}}, {"t": {1: 9, 0: 3}})
     given = session.given
     assert json.loads(given["assign"]) == {"t": [0, 1]}
     assert json.loads(given["startingOffsets"]) == {"t": {"0": 2, "1": 4}}
     assert json.loads(given["endingOffsets"]) == {"t": {"0": 3, "1": 9}}
     assert given["kafka.isolation.level"] == "read_committed"
+    assert given["kafka.max.poll.records"] == "7"
     assert (given["includeHeaders"], given["failOnDataLoss"]) == ("true", "true")
     assert "unix_millis(timestamp) AS at_ms" in given["expressions"]
 

@@ -294,6 +294,17 @@ def test_where_nothing_but_markers_came_the_next_run_looks_again(log: Log) -> No
     assert log.claims() == [*((0, n) for n in range(6)), (1, 0)]
 
 
+def test_a_damaged_snapshot_is_told_and_counted_though_nothing_else_is_new(log: Log) -> None:
+    log.run(4)
+    log.ends.extents["log.snapshots"] = {0: (0, 1)}  # it has a claim in place of a snapshot
+    found = log.run(4)
+    assert (found.run, found.records, found.rows) == (2, 0, {"anomalies": 1})
+    assert found.anomalies == {"snapshot_damaged": 1}
+    assert log.store.values("anomalies", "kind") == {"snapshot_damaged": 1}
+    assert log.run(4).run == 0
+    assert log.run(5).anomalies == {}
+
+
 def test_what_has_ended_is_written_and_senders_time_is_told_once(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -234,10 +234,10 @@ def test_times_are_those_of_the_whole_batch(world: World, monkeypatch: pytest.Mo
 
 
 def test_settings_for_java_are_for_spark_alone(world: World) -> None:
-    config = {"bootstrap.servers": "x", "kafka.client.id": "job"}
+    config = {"bootstrap.servers": "x", "kafka.max.poll.records": "7"}
     with world.run(config):
         assert world.settings == {"bootstrap.servers": "x"}
-        assert world.spark.options_["kafka.client.id"] == "job"
+        assert world.spark.options_["kafka.max.poll.records"] == "7"
 
 
 def test_what_is_not_got_in_time_is_left_to_others(world: World) -> None:

@@ -211,6 +211,20 @@ def test_what_was_planned_under_a_claim_that_is_gone_is_planned_again(change: st
     assert world.plan(end)["t/0"] == entry(6, 10, epoch=claim.epoch, turn=1)
 
 
+def test_one_claim_that_is_lost_just_now_keeps_no_other_from_being_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World({"p0": (0, 10), "p1": (0, 10)})
+    end = world.plan()
+
+    def lost(*_: object, **__: object) -> None:
+        raise NotHeld("lost")
+
+    monkeypatch.setattr(world.claim(0), "commit", lost)
+    world.reader.commit(end)
+    assert world.claim(1).calls == [("commit", 10, False)]
+
+
 def test_a_lapse_within_one_epoch_skips_nothing() -> None:
     """The claim is held again when the next batch is planned: as if nothing had been."""
     world = World({"p0": (0, 10)})

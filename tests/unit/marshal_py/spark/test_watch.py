@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from marshal_py.errors import ClusterLost, ConfigurationError
+from marshal_py.spark import watch as module
 from marshal_py.spark.watch import TIMEOUT_SETTING, cluster_watched
 
 
@@ -67,6 +69,26 @@ def test_who_has_executors_or_no_jobs_goes_on(jobs: list[int], executors: int) -
     with watched(session):
         session.wait_looked(10)
     assert not session.cancelled.is_set()
+
+
+def test_the_time_is_that_since_an_executor_was_there_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, now = Session(), [0.0]
+    looks = iter([(6.0, 0), (8.0, 1), (17.0, 0), (18.5, 0)])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watch = module._Watch(cast(Any, session), 10.0)
+
+    def wait(_timeout_s: float) -> bool:
+        look = next(looks, None)
+        if look is not None:
+            assert not watch.lost
+            now[0], session.executors = look
+        return look is None
+
+    monkeypatch.setattr(watch, "_ended", SimpleNamespace(wait=wait))
+    watch._run()
+    assert watch.lost
 
 
 def test_another_error_is_passed_on() -> None:

@@ -43,8 +43,10 @@ class Session:
 
 def test_committed_records_are_read_from_the_first_on_and_gaps_are_errors() -> None:
     config = {"bootstrap.servers": "x", "kafka.isolation.level": "read_uncommitted"}
+    config["kafka.max.poll.records"] = "7"  # whoever says so has a reason
     given: Any = _source(cast(Any, Session()), config, "subscribe", "t", includeHeaders="true")
     assert given["kafka.isolation.level"] == "read_committed"
+    assert given["kafka.max.poll.records"] == "7"
     assert (given["startingOffsets"], given["failOnDataLoss"]) == ("earliest", "true")
     assert (given["subscribe"], given["includeHeaders"]) == ("t", "true")
 

@@ -34,7 +34,8 @@ def fold(rows: list[Input], *, partitions: int = 1, at_once: int = 7) -> dict[st
         for low in range(0, len(rows), at_once):
             columns = zip(*rows[low : low + at_once], strict=True)
             arrays = [pa.array(c, t) for c, t in zip(columns, TYPES, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, names=list("abcdef"))
+            yield (batch := pa.RecordBatch.from_arrays(arrays, names=list("abcdef")))
+            yield batch.slice(0, 0)  # which has nothing, and ends nothing
 
     found: dict[str, list[Any]] = defaultdict(list)
     for batch in FoldTask(partitions, 60_000)(batches()):
