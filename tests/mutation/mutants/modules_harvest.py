@@ -3749,4 +3749,16 @@ HARVESTERS: tuple[Noticed, ...] = (
         "unit/harvest/sinks/test_kafka_settings.py::test_what_a_harvester_reckons_with_is_a_number",
         ("producer_settings", "for name in _NUMBERS:", "for name in ():"),
     ),
+    noticed(
+        "the first partition of MariaDB begins where its name says",
+        f"{MY}.partitions",
+        "unit/harvest/databases/test_mysql_partitions.py::test_the_first_partition_begins_where_its_name_says",
+        ("MysqlPartitions._ranges", "int(match[1]) if match and not found else end", "end"),
+    ),
+    noticed(
+        "a partition of MariaDB that another manager has made is not made again",
+        f"{MY}.partitions",
+        "unit/harvest/databases/test_mysql_partitions.py::test_a_partition_is_made_behind_the_last_and_only_once",
+        ("MysqlPartitions.create", " or begin >= high", ""),
+    ),
 )
