@@ -4448,4 +4448,76 @@ COORDINATION: tuple[Noticed, ...] = (
             "                reader.close()\n                self._reader = None\n",
         ),
     ),
+    noticed(
+        "of slots, any that was claimed tells that the partition was",
+        f"{ADMIN}.lag",
+        f"{OF_ADMIN}/test_lag.py::test_what_one_slot_does_not_tell_is_not_known",
+        ("_together", "any(part.claimed for part in parts)", "parts[0].claimed"),
+    ),
+    noticed(
+        "a log that takes long to read is no silence",
+        f"{ADMIN}.world_reader",
+        f"{OF_ADMIN}/test_world_reader.py::test_only_brokers_that_send_nothing_for_long_are_given_up",
+        ("until_silent", "            heard_s = time.monotonic()\n", ""),
+    ),
+    noticed(
+        "what was asked for the log before is not told of the next",
+        "marshal_py.dashboard.log_follower",
+        "unit/marshal_py/dashboard/test_log_follower.py::test_what_was_asked_for_the_log_before_is_not_told_of_the_next",
+        (
+            "LogFollower._ask_ends",
+            "            if live is not self.live:\n                return\n",
+            "",
+        ),
+    ),
+    noticed(
+        "without lag the brokers are asked once a second",
+        "marshal_py.dashboard.log_follower",
+        "unit/marshal_py/dashboard/test_log_follower.py::test_without_lag_the_brokers_are_asked_once_a_second_whether_they_answer",
+        ("LogFollower._follow_ends", "self.lag_every_s or CONTACT_S", "self.lag_every_s"),
+    ),
+    noticed(
+        "pages are told how far the log was read",
+        "marshal_py.dashboard.log_follower",
+        "unit/marshal_py/dashboard/test_log_follower.py::test_pages_are_told_how_far_the_log_was_read",
+        (
+            "LogFollower._replay",
+            "> SEND_S:\n                    self._send_changes()",
+            "> SEND_S:\n                    pass",
+        ),
+    ),
+    noticed(
+        "whoever claims is told of a topic that was made anew",
+        f"{CONSUMER}.topics",
+        f"{OF_CONSUMER}/test_topics.py::test_of_a_topic_that_was_made_anew_whoever_claims_is_told",
+        ("Topics._look", "self._on_look(changed or renewed)", "self._on_look(changed)"),
+    ),
+    noticed(
+        "who closes does not wait for a client that has failed",
+        f"{CONSUMER}.assignment",
+        f"{OF_CONSUMER}/test_assignment.py::test_who_closes_does_not_wait_for_a_round_that_fails",
+        (
+            "Assignment._run",
+            "                self._wakeup.fail(error)\n                if self._closing:\n",
+            "                self._wakeup.fail(error)\n                if self._is_left:\n",
+        ),
+    ),
+    noticed(
+        "hooks end with their client",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver.py::test_who_listens_hears_of_another_log_in_the_hook_thread_and_until_it_stops",
+        ("Driver.close", "        self.hooks.close(max(0.5, deadline - time.monotonic()))\n", ""),
+    ),
+    noticed(
+        "each turn looks whether anything comes of the log",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_client_that_has_failed_claims_and_trims_nothing_and_says_why",
+        ("Driver._turn", "        self._check_reading()\n", ""),
+    ),
+    noticed(
+        "a producer that failed for good is replaced, whatever it says",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_whoever_was_fenced_while_it_produced_makes_another_producer",
+        ("Transactions._transact", " or problem.args[0].fatal()", ""),
+    ),
 )

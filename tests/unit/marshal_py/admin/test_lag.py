@@ -43,6 +43,9 @@ def test_the_slowest_slot_is_what_counts() -> None:
 def test_what_one_slot_does_not_tell_is_not_known() -> None:
     row = _together([slot(0, 70, 30, "a"), slot(1, None, None, "a"), slot(2, 90, 10, "a")])
     assert (row.position, row.lag, row.holder) == (None, None, "a")
+    row = _together([slot(0, None, None, None), slot(1, 40, 60, None)])
+    assert row.claimed, "somebody has had it"
+    assert not _together([slot(0, None, None, None), slot(1, None, None, None)]).claimed
 
 
 def test_a_slot_that_nobody_holds_or_a_dead_member_shows() -> None:

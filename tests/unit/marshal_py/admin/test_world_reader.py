@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from marshal_py.admin import world_reader as module
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.world_reader import SilenceEstimate, WorldView, catch_up, read_world
+from marshal_py.admin.world_reader import (
+    SilenceEstimate,
+    WorldView,
+    catch_up,
+    read_world,
+    until_silent,
+)
 from marshal_py.client.log_reader import Truncated
 from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, PartitionCountChanged
 from marshal_py.protocol.messages import ClaimingPartition
@@ -291,3 +299,31 @@ def test_the_past_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     found, readers = read(monkeypatch, [], at_ms=1_000, observe_s=1.0)
     assert isinstance(found, InvalidArgument)
     assert readers == []
+
+
+def test_only_brokers_that_send_nothing_for_long_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long it takes to read all that they send."""
+    now_s, told = [100.0], list[tuple[int, int]]()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    steps = [["a record"], [], ["a record"], [], [], []]
+
+    def history(*, events: bool) -> Iterator[tuple[list[Any], list[Any]]]:
+        assert events
+        for messages in steps:
+            now_s[0] += 6.0
+            state.next_offset += len(messages)
+            yield messages, []
+
+    state = SimpleNamespace(next_offset=3)
+    reader: Any = SimpleNamespace(
+        world=SimpleNamespace(states=[state]), extent=lambda: {0: (0, 13)}, history=history
+    )
+    connection = Connection.of_servers("nowhere:1", "log")
+    connection = replace(connection, progress=lambda done, total: told.append((done, total)))
+    read: list[list[Any]] = []
+    with pytest.raises(BrokerUnavailable, match="have sent nothing for 10 s"):
+        read.extend(messages for messages, _ in until_silent(connection, reader))
+    assert read == steps[:4]
+    assert told == [(1, 10), (2, 10)]

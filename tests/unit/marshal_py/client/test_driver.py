@@ -6,6 +6,7 @@ import threading
 import time
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -51,8 +52,10 @@ def test_who_listens_hears_of_another_log_in_the_hook_thread_and_until_it_stops(
     stop()
     assert (driver.restarted, driver._listeners) == ([], [])
     stop()
-    driver.hooks.close(60)
+    driver._thread = driver.claimant = driver._writer = driver.reader = mock.MagicMock()
+    client.marshal.close(60)
     assert told == [("marshal-hooks", "made anew")]
+    assert not driver.hooks._thread.is_alive(), "it ends with the client"
 
 
 def test_a_pause_that_is_over_by_the_wall_clock_is_looked_for_once_a_second(

@@ -260,6 +260,10 @@ def test_a_client_that_has_failed_claims_and_trims_nothing_and_says_why() -> Non
     driver.failure = None
     driver._turn()
     assert trimmed == [19]
+    looks: list[bool] = []
+    driver._check_reading = lambda: looks.append(True)
+    driver._turn()
+    assert looks == [True], "whether anything comes of the log"
 
 
 def test_a_client_that_is_abandoned_sends_nothing_that_waited() -> None:

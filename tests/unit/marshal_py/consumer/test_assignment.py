@@ -13,7 +13,7 @@ from marshal_py.consumer import assignment as module
 from marshal_py.consumer.assignment import Assignment
 from marshal_py.consumer.held_partition import Stage
 from marshal_py.consumer.wakeup import Wakeup
-from marshal_py.errors import DuplicateClientId
+from marshal_py.errors import BrokerUnavailable, Closed, DuplicateClientId
 from marshal_py.protocol.events import Beat
 
 
@@ -27,6 +27,7 @@ class Member:
         self.wakeup = Wakeup()
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         marshal: Any = SimpleNamespace(
+            failure=None,
             client_id="me",
             instance_id="mine",
             group_id="g",
@@ -116,3 +117,25 @@ def test_where_the_client_was_closed_before_nobody_looks_at_topics_any_more(
     assignment._topics = SimpleNamespace(stop=lambda: stopped.append(assignment._stopped.is_set()))
     assignment.close(0.0, 0.0, release=True)
     assert stopped == [True]
+
+
+@pytest.mark.parametrize("problem", [BrokerUnavailable("down"), Closed("elsewhere"), ValueError()])
+def test_who_closes_does_not_wait_for_a_round_that_fails(
+    member: Member, problem: Exception
+) -> None:
+    """Nothing of it would ever be given back."""
+    assignment: Any = member.assignment
+    left: list[Any] = [member.part]
+    assignment._partitions = SimpleNamespace(
+        all=lambda: list(left), remove=left.remove, tell_of_lost=lambda *, now: None
+    )
+    assignment._wait_s = lambda: 0.0
+
+    def fail() -> None:
+        assignment._stopped.set()  # there would be no end
+        raise problem
+
+    assignment._round, assignment._closing = fail, True
+    assignment._run()
+    assert left == []
+    assert assignment._settled.is_set()

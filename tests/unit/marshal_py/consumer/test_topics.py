@@ -170,6 +170,19 @@ def test_ids_that_are_not_told_at_the_start_are_not_forgotten() -> None:
     assert topics.ids == {"a": b"known"}
 
 
+def test_of_a_topic_that_was_made_anew_whoever_claims_is_told() -> None:
+    """Though it has as many partitions as before."""
+    topics = looking(Kafka(), changes := list[bool]())
+    fakes: Any = topics
+    fakes._fetcher.reconnect = lambda _: None
+    for topic_id, is_news in (((1, 1), True), ((1, 1), False), ((2, 2), True), ((1, 1), False)):
+        admin: Any = Described(a=(4, topic_id))
+        fakes._admin = SimpleNamespace(get=lambda admin=admin: admin, tells_ids=True)
+        topics._look()
+        assert changes.pop() is is_news
+    assert topics.counts == {"a": 4}
+
+
 def test_one_that_is_missing_is_looked_for_soon_and_the_others_in_their_time() -> None:
     kafka, waits = Kafka(), list[float]()
     topics = looking(kafka, [])

@@ -200,8 +200,10 @@ def test_a_past_coordinator_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> 
     assert world.steps[:4] == ["fence", "read", "read", "read"]
 
 
-def failure(code: int, *, aborts: bool = False, retriable: bool = False) -> KafkaException:
-    return KafkaException(KafkaError(code, "", False, retriable, aborts))
+def failure(
+    code: int, *, aborts: bool = False, retriable: bool = False, fatal: bool = False
+) -> KafkaException:
+    return KafkaException(KafkaError(code, "", fatal, retriable, aborts))
 
 
 BEGUN = ["fence", "read", "begin"]
@@ -231,12 +233,15 @@ def test_a_transaction_that_is_to_be_aborted_is_done_again(
     assert world.transformed == [5, 6, 5, 6]
 
 
+@pytest.mark.parametrize(
+    ("code", "fatal"), [(KafkaError._FENCED, False), (KafkaError.INVALID_PRODUCER_EPOCH, True)]
+)
 def test_whoever_was_fenced_while_it_produced_makes_another_producer(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, code: int, fatal: bool
 ) -> None:
     """If the claim stands, the one that fenced was of an earlier holder of it."""
     world = World(monkeypatch, 5, 6)
-    world.fails = {"transform": [failure(KafkaError._FENCED)]}
+    world.fails = {"transform": [failure(code, fatal=fatal)]}
     world.work_off([5, 6])
     assert world.steps == [*BEGUN, *BEGUN, "offset 7", "commit"]
     assert (world.transformed, world.acked) == ([6], [5, 6])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -204,6 +204,55 @@ def test_of_a_log_that_is_read_anew_each_mismatch_is_told(monkeypatch: pytest.Mo
     follower._tail()
     assert follower.live is not None
     assert [alert.text for alert in follower.live.alerts.all()] == ["snapshots differ"]
+
+
+def test_what_was_asked_for_the_log_before_is_not_told_of_the_next() -> None:
+    follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=(ends := Ends(None)))
+    before, now = LiveState(World(1), [Observer()]), LiveState(World(1), [Observer()])
+    follower.live, follower.phase = before, "live"
+
+    def ask_log(_: int) -> None:
+        follower.live = now
+
+    ends.ask_log = ask_log  # type: ignore[assignment, method-assign]
+    follower._ask_ends(before, set())
+    assert (before.contact_ns, now.contact_ns) == (None, None)
+
+
+def test_without_lag_the_brokers_are_asked_once_a_second_whether_they_answer() -> None:
+    follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=Ends(None), lag_every_s=0)
+    follower.live, follower.phase = LiveState(World(1), [Observer()]), "live"
+    asked, waits = list[set[str]](), list[float | None]()
+    follower._ask_ends = lambda _, topics: asked.append(topics)  # type: ignore[assignment, method-assign]
+
+    def wait(timeout_s: float | None = None) -> bool:
+        waits.append(timeout_s)
+        follower._stop.set()
+        return True
+
+    follower._stop.wait = wait  # type: ignore[assignment, method-assign]
+    follower._follow_ends()
+    assert (asked, waits) == ([set()], [f.CONTACT_S])
+
+
+def test_pages_are_told_how_far_the_log_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f, "SEND_S", -1)
+    follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=Ends(None))
+    follower.live = LiveState(world := World(1), [Observer()])
+    told: list[tuple[str, float]] = []
+
+    def history() -> Iterator[None]:
+        for _ in range(2):
+            world.states[0].next_offset += 50
+            yield ()  # type: ignore[misc]
+
+    follower._reader = SimpleNamespace(  # type: ignore[assignment]
+        world=world, extent=lambda: {0: (0, 100)}, history=history, close=lambda: None
+    )
+    follower._send_changes = lambda: told.append((follower.phase, follower.progress))  # type: ignore[method-assign]
+    follower._replay()
+    assert told == [("reading", 0.5), ("reading", 1.0)]
+    assert (follower.phase, follower.progress) == ("live", 1.0)
 
 
 def test_pages_are_answered_while_a_client_that_has_failed_is_let_go_of(
