@@ -140,7 +140,9 @@ def lake(
         str | None,
         typer.Option("--database", "-d", help="Connection string of PostgreSQL."),
     ] = None,
-    table: Annotated[str, typer.Option("--table", "-t", help="The outbox table.")] = "outbox",
+    table: Annotated[
+        str | None, typer.Option("--table", "-t", help="The outbox table; OUTBOX by default.")
+    ] = None,
     parquet: Annotated[
         str | None, typer.Option(metavar="PATH", help="A Parquet archive instead of a table.")
     ] = None,
@@ -159,7 +161,7 @@ def lake(
     """
     if (database is None) == (parquet is None):
         raise ConfigurationError("give either --database or --parquet: where the rows are")
-    from harvest.spark.lake import add_archive, add_table
+    from harvest.spark.lake import add_archive, add_table, table_of
     from marshal_py.spark.session import spark_session
 
     s3 = place.startswith("s3a://")
@@ -167,6 +169,7 @@ def lake(
     if parquet is not None:
         added = add_archive(spark, place, outbox, parquet)
     else:
+        table = table or table_of(outbox)
         added = add_table(spark, place, outbox, database or "", table, late_s=late_h * 3600)
     if as_json:
         print_json({"outbox": outbox, "added": added}, indent=None)

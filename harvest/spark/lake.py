@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["add_archive", "add_table"]
+__all__ = ["add_archive", "add_table", "table_of"]
 
 _ADD: Final = """
 MERGE INTO {path} AS known
@@ -79,7 +79,7 @@ def _files(spark: SparkSession, archive: str, outbox: str) -> DataFrame | None:
     # By default Spark passes over files that are a week older than the newest that it has seen.
     stream = spark.readStream.schema(known.schema).option("maxFileAge", _ANY_AGE).parquet(archive)
     names = [PurePosixPath(path).name for path in known.inputFiles()]
-    return files_of(stream, names, outbox.partition("/")[2])
+    return files_of(stream, names, table_of(outbox))
 
 
 def _was_read(spark: SparkSession, lake: Lake, outbox: str) -> bool:
@@ -210,9 +210,14 @@ def _beside_others(write: Callable[[], T]) -> T:
     raise AssertionError  # the last try returns or raises
 
 
+def table_of(outbox: str) -> str:
+    """The OUTBOX of NAME/OUTBOX; a name may have slashes."""
+    return outbox.rpartition("/")[2]
+
+
 def _check(outbox: str) -> None:
-    name, slash, table = outbox.partition("/")
-    if not (name and slash and table):
+    name, _, table = outbox.rpartition("/")
+    if not (name and table):
         raise ConfigurationError(
             f"--outbox {outbox!r} must be NAME/OUTBOX: the `harvest_id` and the `outbox` of the "
             "harvester's configuration"

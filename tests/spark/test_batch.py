@@ -146,17 +146,19 @@ def test_a_claim_that_was_lost_meanwhile_is_told(
         assert "a" in values(batch.frame)
 
 
+@pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 def test_a_start_at_the_end_and_a_limit(
-    kafka: EmbeddedKafka, job: tuple[str, Callable[..., Any]]
+    kafka: EmbeddedKafka, job: tuple[str, Callable[..., Any]], delivery: str
 ) -> None:
     topic, start = job
+    given = {"starting": "latest", "delivery": delivery}
     produce(kafka, topic, 0, "old")
-    with start(starting="latest") as batch:
+    with start(**given) as batch:
         assert batch.ranges == ()
     produce(kafka, topic, 0, "a", "b", "c")
-    with start(starting="latest", max_records=2, topics=[topic]) as batch:
+    with start(**given, max_records=2, topics=[topic]) as batch:
         assert values(batch.frame) == ["a"]  # half of two for each of the two partitions
-    with start(starting="latest") as batch:
+    with start(**given) as batch:
         assert values(batch.frame) == ["b", "c"]
 
 

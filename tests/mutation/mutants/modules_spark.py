@@ -1060,7 +1060,7 @@ SPARK: tuple[Noticed, ...] = (
         "a lake reads of a shared folder the files of its outbox",
         f"{OUTBOX}.lake",
         "spark/test_lake_rows.py::test_outboxes_may_share_a_folder_of_archives",
-        ("_files", 'return files_of(stream, names, outbox.partition("/")[2])', "return stream"),
+        ("_files", "return files_of(stream, names, table_of(outbox))", "return stream"),
     ),
     noticed(
         "a time without a zone is read as UTC",
@@ -1539,6 +1539,18 @@ SPARK: tuple[Noticed, ...] = (
             "        wanted = outbox.ids(spark, previous.ids_to_look_for())\n"
             "        starts, ends = _extent(",
         ),
+    ),
+    noticed(
+        "a name of a database may have slashes",
+        f"{OUTBOX}.lake",
+        "unit/harvest/spark/test_lake.py::test_a_name_of_a_database_may_have_slashes",
+        ("table_of", 'outbox.rpartition("/")', 'outbox.partition("/")'),
+    ),
+    noticed(
+        "rows of an outbox are those of its own table",
+        "harvest.cli.spark",
+        "unit/harvest/cli/test_spark.py::test_rows_come_from_an_archive_or_a_table",
+        ("lake", "table or table_of(outbox)", 'table or "outbox"'),
     ),
     noticed(
         "what has nothing to do with others is not tried again",

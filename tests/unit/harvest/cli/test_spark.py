@@ -155,4 +155,9 @@ def test_rows_come_from_an_archive_or_a_table(spark: Spark) -> None:
     assert json.loads(done.stdout) == {"outbox": "shop/outbox", "added": 1_234}
     assert spark.calls[1:] == [(spark, "s3a://lake", "shop/outbox", "dsn", "rows")]
     assert spark.named == {"late_s": 7_200}
-    assert [(each["delta"], each["s3"]) for each in spark.sessions] == [(True, False), (True, True)]
+    run("lake", "--outbox", "eu/shop/sales.orders", "-d", "dsn")
+    assert spark.calls[-1][2:] == ("eu/shop/sales.orders", "dsn", "sales.orders")
+    assert [(each["delta"], each["s3"]) for each in spark.sessions[:2]] == [
+        (True, False),
+        (True, True),
+    ]

@@ -42,6 +42,19 @@ def test_rows_of_another_outbox_may_be_added_at_the_same_moment() -> None:
     assert len(tries) == 1
 
 
+def test_a_name_of_a_database_may_have_slashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    known = SimpleNamespace(schema=None, inputFiles=lambda: ["file:///a/sales.orders-0-9.parquet"])
+    stream = SimpleNamespace()
+    stream.schema = stream.option = lambda *_: stream
+    stream.parquet = lambda _: None
+    spark = SimpleNamespace(read=SimpleNamespace(parquet=lambda _: known), readStream=stream)
+    monkeypatch.setattr(module, "files_of", lambda _frame, _names, table: asked.append(table))
+    module._check("eu/shop/sales.orders")
+    module._files(cast(Any, spark), "/a", "eu/shop/sales.orders")
+    assert asked == ["sales.orders"]
+
+
 def test_a_look_knows_the_rows_of_before_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is inserted while it looks may have been missed: its record has no row yet."""
     began = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
