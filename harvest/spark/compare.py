@@ -85,7 +85,7 @@ class Item(NamedTuple):
 
     place: tuple[int, ...]
     row_hash: int
-    at_ms: int
+    at_ms: int | None
     flags: int = 0
 
 

@@ -153,8 +153,7 @@ def _judged(
     matched = [row.place for row in rows if row not in alone and not row.flags & Flag.LATE]
     newest = max(matched, default=())
     for kind, row, record in found:
-        young_row = row is not None and row.at_ms > rules.young_ms
-        young_record = record is not None and record.at_ms > rules.young_ms
+        young_row, young_record = _is_young(row, rules), _is_young(record, rules)
         if kind == "missing" or (kind == "altered" and rules.carrying and young_row):
             assert row is not None  # noqa: S101
             flags = row.flags
@@ -177,6 +176,11 @@ def _judged(
         else:
             carried = (key.key_hash, None if record is None else record.row_hash)
             yield _line(key, Found(kind, row, record), carried)
+
+
+def _is_young(item: Item | None, rules: Rules) -> bool:
+    """What has no time, such as one that was infinite, is old."""
+    return item is not None and (item.at_ms or 0) > rules.young_ms
 
 
 def _line(key: _Key, found: Found, hashes: Sequence[Any] = (None, None)) -> tuple[Any, ...]:

@@ -400,7 +400,7 @@ class _Findings:
         hour = "floor(coalesce(row_at_ms, record_at_ms) / 3600000) * 3600000 AS hour_ms"
         per_hour = lines.selectExpr("topic", "kind", hour).groupBy("topic", "hour_ms", "kind")
         counted_rows = per_hour.count().collect()
-        for row in sorted(counted_rows, key=lambda r: (r["topic"], r["hour_ms"], r["kind"])):
+        for row in sorted(counted_rows, key=_topic_and_hour):
             found.kinds[row["kind"]] += row["count"]
             counts = found.topics.setdefault(row["topic"], {})
             counts[row["kind"]] = counts.get(row["kind"], 0) + row["count"]
@@ -416,6 +416,11 @@ class _Findings:
         samples = counted.orderBy("topic", "key", "id", "offset").limit(max_samples)
         found.samples = [row.asDict() for row in samples.collect()]
         return found
+
+
+def _topic_and_hour(row: Any) -> tuple[Any, ...]:
+    """Neither need be there: a topic may be NULL, and a time infinite."""
+    return row["topic"] or "", row["hour_ms"] or 0, row["kind"]
 
 
 def _for_spark(path: Path) -> str:
@@ -434,7 +439,7 @@ def _cores(spark: SparkSession) -> int:
 def _topics(spark: SparkSession, outbox: Outbox) -> list[str]:
     if outbox.parquet is not None:
         frame = read_archive(spark, outbox.parquet, outbox.table)
-        return sorted(row[0] for row in frame.select("kafka_topic").distinct().collect())
+        return _those_named(frame.select("kafka_topic").distinct().collect())
     import psycopg
 
     from harvest.core.table_name import TableName
@@ -442,7 +447,12 @@ def _topics(spark: SparkSession, outbox: Outbox) -> list[str]:
     name = TableName.parse(outbox.table).quoted()
     with psycopg.connect(outbox.dsn or "") as connection:
         found = connection.execute(f"SELECT DISTINCT kafka_topic FROM {name}")  # noqa: S608 # type: ignore[arg-type]
-        return sorted(row[0] for row in found.fetchall())
+        return _those_named(found.fetchall())
+
+
+def _those_named(rows: Iterable[Sequence[str | None]]) -> list[str]:
+    """A row whose topic is NULL is in no topic: it is missing."""
+    return sorted(topic for (topic,) in rows if topic is not None)
 
 
 def _extent(

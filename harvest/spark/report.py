@@ -85,4 +85,7 @@ def render(result: Reconciliation) -> str:
 def _when(at_ms: int | None) -> str:
     if at_ms is None:
         return ""
-    return dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError):  # PostgreSQL has years that Python has not
+        return f"{at_ms} ms"

@@ -1714,4 +1714,32 @@ SPARK: tuple[Noticed, ...] = (
             "                pass\n            elif",
         ),
     ),
+    noticed(
+        "a row whose topic is NULL is in no topic that is read",
+        f"{OUTBOX}.reconcile",
+        f"{RECONCILE}::test_a_row_whose_topic_is_null_is_in_no_topic",
+        ("_those_named", " if topic is not None", ""),
+    ),
+    noticed(
+        "what has no topic or no time is counted beside the rest",
+        f"{OUTBOX}.reconcile",
+        f"{RECONCILE}::test_what_has_no_topic_or_no_time_is_counted_beside_the_rest",
+        (
+            "_topic_and_hour",
+            'row["topic"] or "", row["hour_ms"] or 0, row["kind"]',
+            'row["topic"], row["hour_ms"], row["kind"]',
+        ),
+    ),
+    noticed(
+        "a row whose time is not known is an old one",
+        f"{OUTBOX}.details",
+        "unit/harvest/spark/test_judged.py::test_a_row_whose_time_is_not_known_is_an_old_one",
+        ("_is_young", "(item.at_ms or 0) >", "item.at_ms >"),
+    ),
+    noticed(
+        "a time that no clock here shows ends no report",
+        f"{OUTBOX}.report",
+        "unit/harvest/spark/test_report.py::test_a_time_that_no_clock_here_shows_is_told_as_a_number",
+        ("_when", "(ValueError, OverflowError)", "ZeroDivisionError"),
+    ),
 )

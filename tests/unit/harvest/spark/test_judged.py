@@ -43,6 +43,14 @@ def test_a_row_that_is_missing_is_told_once_and_carried_as_told() -> None:
     assert kinds(judged(Rules(young_ms=YOUNG), item(5, 50))) == ["missing"]
 
 
+@pytest.mark.parametrize("carrying", [True, False])
+def test_a_row_whose_time_is_not_known_is_an_old_one(*, carrying: bool) -> None:
+    """In an archive, an infinite time is none."""
+    missing, *carried = judged(Rules(YOUNG, carrying=carrying), item(5, 50) | {"at_ms": None})
+    assert (missing["kind"], missing["row_at_ms"]) == ("missing", None)
+    assert kinds(carried) == ["carry"] * carrying
+
+
 def test_a_row_that_a_later_one_overtook_is_carried_as_that() -> None:
     rules = Rules(young_ms=YOUNG, carrying=True)
     pair = (item(6, 60), item(0, 60, in_kafka=True))

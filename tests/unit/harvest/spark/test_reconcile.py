@@ -461,3 +461,46 @@ def test_what_the_drivers_of_workers_do_not_have_is_told_at_once(
         of_postgres(cast(Any, session), f"host=db {setting}", "outbox", 2)
     assert value not in str(refused.value)
     assert session.given == {}
+
+
+class Lines:
+    """A frame whose every question has the next of the answers."""
+
+    def __init__(self, *answers: list[Any]) -> None:
+        self.answers = list(answers)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self
+
+    def collect(self) -> list[Any]:
+        return self.answers.pop(0)
+
+
+@pytest.mark.parametrize("parquet", [None, "/archive"])
+def test_a_row_whose_topic_is_null_is_in_no_topic(
+    monkeypatch: pytest.MonkeyPatch, parquet: str | None
+) -> None:
+    """A table of one's own may have such a row; it is set aside, and never published."""
+    found = [("u",), (None,), ("t",)]
+    connection = SimpleNamespace(execute=lambda _: SimpleNamespace(fetchall=lambda: found))
+    monkeypatch.setattr(psycopg, "connect", lambda _: nullcontext(connection))
+    monkeypatch.setattr(module, "read_archive", lambda *_: Lines(found))
+    outbox = Outbox(dsn=None if parquet else "x", parquet=parquet)
+    assert module._topics(cast(Any, None), outbox) == ["t", "u"]
+
+
+class Counted(dict[str, Any]):
+    """A line that Spark has counted."""
+
+    asDict = dict.copy
+
+
+def test_what_has_no_topic_or_no_time_is_counted_beside_the_rest() -> None:
+    lines = [
+        Counted(topic=topic, hour_ms=hour_ms, kind="missing", count=n)
+        for n, (topic, hour_ms) in enumerate([("t", 7), (None, 7), ("t", None), (None, None)], 1)
+    ]
+    found = module._Findings.of(cast(Any, Lines(lines, [], [])), 10)
+    assert found.kinds == {"missing": 10}
+    assert found.topics == {None: {"missing": 6}, "t": {"missing": 4}}
+    assert [line["count"] for line in found.hours] == [4, 2, 3, 1]

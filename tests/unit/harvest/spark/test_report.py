@@ -56,3 +56,10 @@ def test_what_differs_is_told_by_kind_topic_hour_and_key() -> None:
     assert "The first 1 of 1,200" in page
     assert "<script" not in page
     assert page.count("&lt;script&gt;") == 2
+
+
+def test_a_time_that_no_clock_here_shows_is_told_as_a_number() -> None:
+    """PostgreSQL has years up to 294276."""
+    far = SAMPLE | {"row_at_ms": 10**16}
+    page = render(reconciliation(findings={"missing": 1}, samples=[far]))
+    assert "<td>10000000000000000 ms</td>" in page
