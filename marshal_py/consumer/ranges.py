@@ -119,8 +119,8 @@ class RangeClaims:
         """A range that may have a message that kills, from when it is asked for. One at a time:
         should it end this process, no other such range, of any partition, has been claimed once
         more for it."""
-        self._closing: list[HeldPartition] = []
-        """What may still be acknowledged while the consumer is being closed."""
+        self._leaving: list[HeldPartition] = []
+        """What may still be acknowledged though no more is claimed of its partition."""
         self._pace = 0.0
         self._paced_s = 0.0
         """When the last range was done."""
@@ -144,7 +144,14 @@ class RangeClaims:
             self._sources[source] = _Source(source)
             self._fetcher.streams_ranges = True
         for source in sorted(self._sources.keys() - found):
-            self._leave(self._sources.pop(source))
+            about = self._sources[source]
+            self._part_with(about.parts)
+            del self._sources[source]
+            self._leave(about)
+
+    def _part_with(self, parts: list[HeldPartition]) -> None:
+        left = [part for part in self._leaving if part.stage is not Stage.RELEASING]
+        self._leaving = [*left, *parts]
 
     def _leave(self, about: _Source) -> None:
         self._split -= {_range_of(claim) for claim in about.splitting}
@@ -161,7 +168,7 @@ class RangeClaims:
     def close(self) -> None:
         """Ask for nothing more. May be called again."""
         sources = list(self._sources.values())
-        self._closing += [part for about in sources for part in about.parts]
+        self._part_with([part for about in sources for part in about.parts])
         self._sources.clear()
         for about in sources:
             about.parts = []
@@ -170,8 +177,7 @@ class RangeClaims:
     def part_of(self, topic: str, partition: int, offset: int) -> HeldPartition | None:
         """Return the range that a message was handed out from, if it is held."""
         about = self._sources.get((topic, partition))
-        parts = self._closing if about is None else about.parts
-        for part in list(parts):
+        for part in [*([] if about is None else about.parts), *self._leaving]:
             if part.source == (topic, partition) and part.first_offset <= offset < (
                 part.end_offset or 0
             ):

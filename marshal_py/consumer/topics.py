@@ -210,7 +210,8 @@ class Topics:
             self._missing[topic] = looks
             if looks < GONE_AFTER:
                 counts[topic] = self.counts[topic]
-        self._missing = {t: looks for t, looks in self._missing.items() if t not in found}
+        missing = list(self._missing.items())  # whoever fetches may add to it meanwhile
+        self._missing = {t: looks for t, looks in missing if t not in found}
         changed = counts != self.counts
         if changed:
             self._tell_of_changes(counts)

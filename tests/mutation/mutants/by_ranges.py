@@ -115,8 +115,8 @@ BY_RANGES: tuple[Mutant, ...] = (
         "consumer.ranges",
         "what is acknowledged while it closes counts",
         "RangeClaims.part_of",
-        "self._closing if about is None",
-        "() if about is None",
+        "*self._leaving]:",
+        "*()]:",
     ),
     _by_ranges(
         "consumer.ranges",

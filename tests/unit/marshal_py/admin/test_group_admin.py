@@ -54,6 +54,32 @@ class Operated(GroupAdmin):
         self.group_id, self._log = "g", fake
 
 
+@pytest.mark.parametrize("snapshots", [None, "elsewhere"])
+def test_an_operator_is_who_and_where_was_said(
+    monkeypatch: pytest.MonkeyPatch, snapshots: str | None
+) -> None:
+    operator = mock.Mock()
+    monkeypatch.setattr(module, "Operator", operator)
+    GroupAdmin(
+        "nowhere:1",
+        "g",
+        topic="log",
+        snapshot_topic=snapshots,
+        client_id="ann",
+        cold_start_skew_ms=None,
+        connect_timeout_s=7.0,
+    )
+    assert operator.call_args == mock.call(
+        {"bootstrap.servers": "nowhere:1"},
+        "g",
+        topic="log",
+        snapshot_topic=snapshots or "log.snapshots",
+        client_id="ann",
+        cold_start_skew_ms=None,
+        connect_timeout_s=7.0,
+    )
+
+
 def in_s(seconds: float) -> int:
     return int((time.time() + seconds) * 1000)
 
@@ -129,6 +155,46 @@ def test_who_was_heard_uses_a_group_and_the_others_are_not_waited_for() -> None:
 
 def test_of_whom_nothing_was_heard_in_time_may_use_a_group() -> None:
     assert InUse(Watched()).in_use_by(0) == ["a", "b", "c"]
+
+
+class Releasing(Log):
+    """A log in which a gives back what it has; that another has died is known after a probe."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.holders: dict[Key, str | None] = {("t", 0): "a", ("t", 1): "died"}
+        self.is_known = False
+        self.turns = 0
+
+    def probe(self, _timeout_s: float) -> None:
+        self.is_known = True
+
+    def turn(self) -> None:
+        self.turns += 1
+        assert self.turns < 5, "it is waited for without end"
+        self.holders["t", 0] = None
+
+
+class Paused(Operated):
+    """A group that gives back what it has."""
+
+    def __init__(self, log: Releasing) -> None:
+        super().__init__(log)
+        self.log = log
+
+    def cells(self) -> dict[Key, Any]:
+        return {key: SimpleNamespace(holder=name) for key, name in self.log.holders.items()}
+
+    def _is_stale(self, key: Key, cell: Any) -> bool:
+        return self.log.is_known and bool(cell.holder == "died")
+
+
+def test_releases_are_waited_for_of_the_living_alone() -> None:
+    log = Releasing()
+    assert Paused(log).await_released(0) == {("t", 0): "a", ("t", 1): "died"}
+    assert (log.is_known, log.turns) == (False, 0)
+    assert Paused(log).await_released(600) == {}
+    assert log.turns == 1
 
 
 class Taking(Log):

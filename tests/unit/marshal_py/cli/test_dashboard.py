@@ -117,3 +117,26 @@ def test_nothing_is_written_unless_it_is_asked_for(
     assert (made, served["follower"].write) == ([], False)
     url_of("--write")
     assert (made, served["follower"].write) == (["__marshal.audit"], True)
+
+
+def test_what_it_is_told_reaches_the_pages(
+    served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "marshal_py.dashboard.app.create_app", lambda _, **named: told.update(named)
+    )
+    url_of(
+        *("--history", "60", "--lag-every", "0", "--wire", "text"),
+        *("--host-name", "box", "--host-name", "box.example"),
+        *("--user-header", "X-User", "--dead-letters", "dead-*"),
+    )
+    follower = served["follower"]
+    assert (follower.history_s, follower.lag_every_s, follower.wire.name) == (60.0, 0.0, "text")
+    assert told == {
+        "token": None,
+        "host_names": ("box", "box.example"),
+        "write": False,
+        "dead_letters": "dead-*",
+        "user_header": "X-User",
+    }

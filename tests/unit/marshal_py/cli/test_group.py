@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from marshal_py.admin.connection import Connection
 from marshal_py.admin.group_admin import SlotsChange
 from marshal_py.admin.lag import PartitionLag
 from marshal_py.admin.positions import Change, Extent
@@ -263,3 +264,22 @@ def test_what_is_no_number_of_slots_is_refused(admin: Admin, text: str) -> None:
     assert done.exit_code == 2
     assert "must be a number from 0 to" in done.stderr
     assert admin.done == []
+
+
+def test_a_group_is_looked_for_in_the_log_that_is_named(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[tuple[object, ...], dict[str, object]]] = []
+
+    def make(*given: object, **named: object) -> Admin:
+        made.append((given, named))
+        return admin
+
+    monkeypatch.setattr(module, "GroupAdmin", make)
+    connection = Connection({"bootstrap.servers": "nowhere:1"}, "log", 7.0)
+    with module._admin(connection, "g"):
+        pass
+    [(given, told)] = made
+    assert given == (connection.kafka, "g")
+    assert callable(told.pop("say"))
+    assert told == {"topic": "log", "connect_timeout_s": 7.0}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from marshal_py import AsyncMarshal
-from marshal_py.client.aio import AsyncClaim
+from marshal_py.client.aio import AsyncClaim, AsyncLeadership
+from marshal_py.client.waiting import Steps
 from marshal_py.errors import ClaimTimeout
 from marshal_py.testing import TestBroker
 
@@ -111,6 +113,44 @@ def test_who_need_not_wait_for_a_release_does_not(mock_kafka: TestBroker) -> Non
                 await slow.release(timeout_s=0.0)
 
     run(main())
+
+
+def test_what_waits_has_the_time_that_it_is_given() -> None:
+    told: list[tuple[Any, ...]] = []
+
+    def steps(name: str) -> Callable[..., Steps[bool]]:
+        def call(*given: Any) -> Steps[bool]:
+            told.append((name, *given))
+            yield from ()
+            return True
+
+        return call
+
+    names = ("commit", "claim_messages", "release", "wait_held")
+    lock = threading.RLock()
+    core: Any = SimpleNamespace(
+        driver=SimpleNamespace(lock=lock), **{name: steps(name) for name in names}
+    )
+    claim: Any = SimpleNamespace(_core=core)
+    leadership: Any = SimpleNamespace(campaign_steps=steps("campaign"), claim=claim)
+
+    async def main() -> None:
+        await AsyncClaim(claim).commit(7, wait=True, timeout_s=1.5)
+        assert await AsyncClaim(claim).claim_messages(9, timeout_s=2.5)
+        await AsyncClaim(claim).release(timeout_s=3.5)
+        assert await AsyncClaim(claim).wait_held(4.5)
+        await AsyncLeadership(leadership, lock).campaign(5.5)
+        await AsyncLeadership(leadership, lock).resign(wait=False, timeout_s=6.5)
+
+    run(main())
+    assert told == [
+        ("commit", 7, True, 1.5),
+        ("claim_messages", 9, 2.5),
+        ("release", True, 3.5),
+        ("wait_held", 4.5),
+        ("campaign", 5.5),
+        ("release", False, 6.5),
+    ]
 
 
 def test_a_block_whose_release_takes_too_long_ends_all_the_same(

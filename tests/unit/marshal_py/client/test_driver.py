@@ -13,6 +13,7 @@ import pytest
 from marshal_py import Marshal
 from marshal_py.client.driver import MIN_SNAPSHOT_GAP_S
 from marshal_py.client.marshal import driver_of
+from marshal_py.client.topic_watch import LOOK_EVERY_S
 from marshal_py.errors import BrokerUnavailable
 
 
@@ -109,6 +110,52 @@ def test_topics_are_made_in_the_time_that_a_start_may_take(
     with pytest.raises(BrokerUnavailable):
         marshal.start()
     assert asked == {"topic": "log", "snapshot_topic": snapshots, "timeout_s": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("wire", "interval_ms", "looks_s", "writes_ms"),
+    [
+        ("msgpack", 5_000, 5.0, 10_000),
+        ("msgpack", 100, 0.2, 5_000),
+        ("msgpack", 60_000, LOOK_EVERY_S, 120_000),
+        ("text", 60_000, LOOK_EVERY_S, 30_000),
+    ],
+)
+def test_how_long_a_log_is_waited_for_goes_by_the_interval(
+    monkeypatch: pytest.MonkeyPatch, wire: Any, interval_ms: int, looks_s: float, writes_ms: int
+) -> None:
+    """A heartbeat that comes later is of no use; in version 1 it would do harm."""
+    marshal = Marshal(
+        "127.0.0.1:1",
+        group_id="g",
+        client_id="me",
+        topic="log",
+        interval_ms=interval_ms,
+        gather_ms=7,
+        wire=wire,
+    )
+    driver: Any = driver_of(marshal)
+    reader, writer = mock.Mock(), mock.Mock()
+    monkeypatch.setattr("marshal_py.client.driver.LogReader", reader)
+    monkeypatch.setattr("marshal_py.client.driver.LogWriter", writer)
+    driver._replay = lambda: None
+    driver._connect()
+    where = {"topic": "log", "snapshot_topic": "log.snapshots"}
+    kafka = {"client.id": "marshal-me", "bootstrap.servers": "127.0.0.1:1"}
+    assert writer.call_args == mock.call(kafka, **where, timeout_ms=writes_ms)
+    assert reader.call_args.args == (kafka,)
+    told = dict(reader.call_args.kwargs)
+    assert told.pop("wire").name == wire
+    assert told == {
+        **where,
+        "look_every_s": looks_s,
+        "doubt_after_s": 2 * interval_ms / 1_000,
+        "groups": {"g"} if wire == "msgpack" else None,
+        "gather_ms": 7,
+        "admin": driver.admin,
+    }
+    assert driver.reader.writer_of == driver._writer_of
+    assert driver.mismatches is driver.reader.mismatches
 
 
 def test_before_the_start_nothing_is_refused_and_nothing_has_failed() -> None:

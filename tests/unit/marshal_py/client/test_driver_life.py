@@ -15,7 +15,8 @@ from marshal_py.client import log_trimming
 from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.client.log_trimming import LogTrimmer
 from marshal_py.client.marshal import driver_of
-from marshal_py.errors import DuplicateClientId, SnapshotMismatch
+from marshal_py.errors import DuplicateClientId, MarshalError, SnapshotMismatch
+from marshal_py.protocol.snapshots import encode_snapshot
 from marshal_py.testing import TestBroker
 
 
@@ -223,10 +224,8 @@ def test_a_trimmer_that_cannot_connect_now_leaves_it_to_the_next_snapshot(
     assert trimmed == [19]
 
 
-def test_a_client_that_has_failed_claims_and_trims_nothing_and_says_why() -> None:
-    """What made it fail may be that its own state, and so its snapshots, are wrong."""
-    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
-    trimmed: list[int] = []
+def of_a_turn(driver: Any, trimmed: list[int]) -> None:
+    """What a driver has when nothing comes, and no time passes; what it trims."""
     driver.running = True
     driver.reader = SimpleNamespace(
         poll=lambda _: [],
@@ -249,6 +248,34 @@ def test_a_client_that_has_failed_claims_and_trims_nothing_and_says_why() -> Non
     driver._end_expired_pauses = lambda: None
     driver._trimmer = LogTrimmer({}, "__marshal")
     driver._trimmer._delete = lambda _, below: trimmed.append(below)
+
+
+def test_what_a_snapshot_of_its_own_covers_is_trimmed_when_that_was_read() -> None:
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    trimmed, appended = list[int](), list[int]()
+    of_a_turn(driver, trimmed)
+    driver._writer.append_snapshot = lambda p, _: appended.append(p)
+    for p in (0, 3):
+        value = encode_snapshot(
+            b"state", coordinator=p, partitions=4, next_offset=20 + p, anchor=b"", writer="me"
+        )
+        driver.reader.snapshots_to_write.put((p, value))
+    driver.reader.newest_snapshot = {0: 19}
+    driver._turn()
+    assert (appended, trimmed) == ([0, 3], [])
+    driver.reader.newest_snapshot = {0: 20, 3: 22}
+    driver._turn()
+    assert trimmed == [19]
+    driver.reader.newest_snapshot = {0: 20, 3: 23}
+    driver._turn()
+    assert (appended, trimmed) == ([0, 3], [19, 22])
+
+
+def test_a_client_that_has_failed_claims_and_trims_nothing_and_says_why() -> None:
+    """What made it fail may be that its own state, and so its snapshots, are wrong."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    trimmed: list[int] = []
+    of_a_turn(driver, trimmed)
     driver._trimmer.written(0, 20)
     driver.failure = SnapshotMismatch("one of the two is wrong")
     driver._turn()
@@ -282,3 +309,37 @@ def test_a_client_that_is_abandoned_sends_nothing_that_waited() -> None:
     driver.reader = SimpleNamespace(close=lambda: None)
     driver.abandon()
     assert did == ["stop", "purge", "keep"]
+
+
+@pytest.mark.parametrize("closing", [False, True])
+@pytest.mark.parametrize(
+    "problem", [SnapshotMismatch("wrong"), Closed("closed while it read"), ValueError("a bug")]
+)
+def test_what_ends_the_driver_is_why_its_client_claims_nothing_any_more(
+    problem: Exception, closing: bool
+) -> None:
+    """But who is closed while a lost log is read anew has nothing to tell."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    did, heard = list[str](), list[bool]()
+    driver.claimant = SimpleNamespace(
+        stop_claiming=did.append, take_appends=list, take_notices=list, leaving=False
+    )
+    driver.on_ended.append(lambda: heard.append(driver.has_ended))
+    turns = iter([Truncated("offset 3 came again"), problem])
+
+    def turn() -> None:
+        raise next(turns)
+
+    driver._turn, driver._truncated = turn, lambda error: did.append(f"{error}; it goes on")
+    if closing:
+        driver._closing.set()
+    driver._run()
+    assert heard == [True]
+    assert did.pop(0) == "offset 3 came again; it goes on"
+    if closing and isinstance(problem, Closed):
+        assert (did, driver.failure) == ([], None)
+    elif isinstance(problem, MarshalError):
+        assert (did, driver.failure) == ([str(problem)], problem)
+    else:
+        assert (did, type(driver.failure)) == (["the driver stopped: a bug"], MarshalError)
+        assert driver.failure.__cause__ is problem

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from confluent_kafka import Message
 
 from marshal_py import AcknowledgeType, AsyncConsumer, AsyncMarshal
 from marshal_py.consumer.consumer import core_of
-from marshal_py.errors import BrokerUnavailable, Closed, HandlerFailed
+from marshal_py.errors import BrokerUnavailable, Closed, HandlerFailed, TopicMissing
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 from tests.support.messages import value_of
@@ -63,15 +64,22 @@ def test_nothing_takes_longer_than_it_may(run: Run) -> None:
         commit=lambda timeout_s: told.append(("commit", timeout_s)),
         seek=lambda *where, timeout_s: told.append(("seek", *where, timeout_s)),
         lag=lambda timeout_s: told.append(("lag", timeout_s)),
+        acknowledge=lambda *what, delay_s: told.append(("acknowledge", *what, delay_s)),
     )
 
     async def main() -> None:
         await consumer.commit(1.5)
         await consumer.seek("t", 3, 70, timeout_s=2.5)
         await consumer.lag(timeout_s=3.5)
+        await consumer.acknowledge("m", AcknowledgeType.RELEASE, delay_s=4.5)
 
     run(main())
-    assert told == [("commit", 1.5), ("seek", "t", 3, 70, 2.5), ("lag", 3.5)]
+    assert told == [
+        ("commit", 1.5),
+        ("seek", "t", 3, 70, 2.5),
+        ("lag", 3.5),
+        ("acknowledge", "m", AcknowledgeType.RELEASE, 4.5),
+    ]
 
 
 def test_a_loop_that_is_closed_while_it_starts_ends(mock_kafka: TestBroker, run: Run) -> None:
@@ -356,3 +364,65 @@ def test_who_cancels_a_run_twice_waits_no_longer_and_hears_what_it_failed_with(
         assert stops == [None, 0.0]
 
     run(main())
+
+
+def wakeup_fd() -> int:
+    found = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(found)
+    return found
+
+
+@pytest.fixture
+def _no_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("_no_handler")
+@pytest.mark.parametrize("how", ["loops", "runs", "does not start"])
+def test_a_consumer_that_has_ended_leaves_signals_as_they_were(
+    mock_kafka: TestBroker, how: str
+) -> None:
+    """Else SIGTERM would go on to be an exception, in a program that consumes nothing any more."""
+    during: list[tuple[bool, bool]] = []
+
+    def look() -> None:
+        is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        during.append((is_default, wakeup_fd() == -1))
+
+    async def main() -> None:
+        consumer = consumer_of(mock_kafka)
+
+        async def handle(_: Message) -> None:
+            look()
+            consumer.stop()
+
+        if how == "loops":
+            async with consumer:
+                look()
+        elif how == "runs":
+            await consumer.run(handle)
+        else:
+            consumer = AsyncConsumer(mock_kafka.config, group_id="g", topics="missing")
+            with pytest.raises(TopicMissing):
+                await consumer.start()
+        look()
+
+    asyncio.run(main())
+    assert during.pop() == (True, True)
+    assert set(during) == (set() if how == "does not start" else {(False, False)})
+
+
+@pytest.mark.usefixtures("_no_handler")
+def test_sigterm_is_its_clients_matter_while_that_goes_on(mock_kafka: TestBroker) -> None:
+    mock_kafka.send("orders", "1")
+
+    async def main() -> None:
+        async with AsyncMarshal(mock_kafka.config, group_id="g") as marshal:
+            async with AsyncConsumer(marshal, topics="orders"):
+                pass
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    asyncio.run(main())

@@ -134,3 +134,25 @@ def test_what_ends_a_start_ends_the_look_for_topics_beside_it(
     with pytest.raises(told):
         core._discover_and_join()
     assert waited == [is_given_up]
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "wait_s"), [(True, False, 0.0), (True, True, 7.0), (False, False, 7.0)]
+)
+def test_what_others_have_in_hand_is_waited_for_and_what_the_closer_has_is_not(
+    mine: bool, others: bool, wait_s: float
+) -> None:
+    core: Any = core_of(Consumer("127.0.0.1:1", group_id="g", topics="t", auto_ack=False))
+    core.started, core.iteration.thread = True, threading.get_ident()
+    part = mock.Mock(is_over=False)
+    acknowledging = threading.Thread(target=core.iteration.acknowledge, args=(part, 5))
+    if others:
+        acknowledging.start()
+        acknowledging.join()
+    else:
+        core.iteration.acknowledge(part, 5)
+    core.assignment.close = close = mock.Mock()
+    core.fetcher.close = mock.Mock()
+    core.close(7.0, mine=mine)
+    assert close.call_args.args[0] == wait_s
+    assert close.call_args.kwargs == {"release": True}

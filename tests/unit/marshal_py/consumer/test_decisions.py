@@ -624,3 +624,16 @@ def test_who_was_refused_a_client_frees_it_for_nobody() -> None:
         second._detach()
     first._detach()
     second._attach()
+
+
+@pytest.mark.parametrize("in_handlers", [False, True])
+@pytest.mark.parametrize("claimed", [False, True])
+def test_what_handlers_have_or_are_to_get_keeps_a_partition(
+    claimed: bool, in_handlers: bool
+) -> None:
+    """At most once, what was claimed and is still to come would be lost."""
+    made, part = consumer("at_most_once"), part_of(FakeClaim())
+    made.handlers = SimpleNamespace(busy_with=lambda _: in_handlers, runs=lambda _: in_handlers)
+    made.delivery.has_claimed = lambda _: claimed
+    assert made.busy_with(part) is (claimed or in_handlers)
+    assert made.in_use(part) is in_handlers

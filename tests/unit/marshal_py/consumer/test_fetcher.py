@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from marshal_py.client.headers import UNREADABLE
 from marshal_py.consumer import fetcher as fetcher_module
@@ -273,6 +273,22 @@ def test_a_look_is_taken_with_a_client_of_its_own_which_ends_with_it(
         world.fetcher.look(where)
     assert clients[1].is_closed
     assert not world.made[0].is_closed
+
+
+def test_leaders_that_cannot_be_reached_yet_are_no_reason_not_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, asked = World(monkeypatch), list[tuple[str, int]]()
+
+    def offsets_for_times(where: list[TopicPartition], timeout: float) -> None:
+        assert timeout > 0
+        asked.extend((at.topic, at.partition) for at in where)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    world.made[0].offsets_for_times = offsets_for_times  # type: ignore[attr-defined]
+    world.fetcher.connect_to_leaders({"t": 2, "u": 1})
+    world.fetcher.connect_to_leaders({})
+    assert asked == [("t", 0), ("t", 1), ("u", 0)]
 
 
 def test_of_a_shared_partition_it_is_asked_for_what_its_parts_want_next(

@@ -836,6 +836,30 @@ def test_who_leaves_a_topic_gives_back_what_it_has(group: Group) -> None:
     assert member.kafka.at is None, "nothing more of it is fetched"
 
 
+def test_what_is_acknowledged_when_its_topic_was_left_counts(group: Group) -> None:
+    """Else it would hold the range for ever, and nobody could begin with the topic made anew."""
+    group.end = 10
+    member = group.member("a", auto_ack=False)
+    group.settle()
+    got = member.messages(3)
+    member.leave()
+    group.settle()
+    assert group.open()[0][2] == "a"
+    for message in got:
+        member.consumer.ack(message)
+    group.settle()
+    assert group.open()[0] == (3, 5, None)
+    assert {holder for _, _, holder in group.open()} == {None}
+    member.core.topics.counts, member.core.topics.ids = {"t": 1}, {"t": b"second"}
+    member.core.wakeup.plan_due, group.end = True, 4
+    group.wait(LOOK_S * 3)
+    again: list[int] = []
+    for _ in range(4):
+        group.settle()
+        again += member.take(9)
+    assert again == [0, 1, 2, 3]
+
+
 def test_what_is_acknowledged_while_it_closes_counts(group: Group) -> None:
     group.end = 10
     member = group.member("a", auto_ack=False)

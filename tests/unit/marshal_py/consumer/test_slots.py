@@ -12,6 +12,7 @@ from marshal_py.client.marshal import driver_of
 from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Stage
+from marshal_py.consumer.shared import ByPartitions
 from marshal_py.consumer.stream import LEAP
 from marshal_py.consumer.transactions import Transactions
 from marshal_py.errors import ConfigurationError, NotHeld, NotInVersion1, SharingDiffers
@@ -678,3 +679,12 @@ def test_at_most_once_a_partition_stands_behind_what_was_claimed() -> None:
     assert made.shared.standing_of(claim) == (("t", 0), 9)
     claim.stored_offset = 12
     assert made.shared.standing_of(claim) == (("t", 0), 12)
+
+
+def test_a_partition_of_which_several_slots_are_paused_is_named_once() -> None:
+    parts = [
+        SimpleNamespace(source=("t", p), is_paused=is_paused)
+        for p, is_paused in ((1, True), (0, True), (1, True), (2, False))
+    ]
+    fakes: Any = SimpleNamespace(all=lambda: parts)
+    assert ByPartitions(fakes, fakes, fakes, fakes).paused() == [("t", 1), ("t", 0)]

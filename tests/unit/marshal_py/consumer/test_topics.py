@@ -14,9 +14,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.client.kafka_clients import ConnectionErrors
 from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer import topics as topics_module
 from marshal_py.consumer.topics import GONE_AFTER, HURRY_S, Topics, describe
 from marshal_py.errors import AccessDenied, MarshalError, TopicMissing
 from marshal_py.protocol.subscription import Subscription
+from tests.support.interleave import Case, explore
 
 
 class Kafka:
@@ -232,6 +234,23 @@ def test_a_topic_is_gone_however_often_kafka_says_that_it_does_not_know_it() -> 
         assert topics._hurry.is_set()
         topics._look()
     assert topics.counts == {}
+
+
+def test_a_look_goes_on_while_kafka_says_that_it_does_not_know_another_topic() -> None:
+    """Whoever fetches is told that, at any time."""
+
+    def case() -> Case:
+        kafka = Kafka()
+        topics = looking(kafka, [])
+        kafka.there, topics._missing = {"a": 4}, {"a": 1}
+
+        def check(*_: object) -> None:
+            assert topics.counts == {"a": 4}
+            assert topics._hurry.is_set()
+
+        return Case(topics._look, lambda: topics._on_gone("b"), check)
+
+    assert explore(case, [topics_module], preemptions=1, grain="opcode") > 50
 
 
 def test_a_topic_is_missing_also_where_nobody_tells_what_is_close_to_it() -> None:

@@ -115,6 +115,23 @@ def test_the_topic_is_made_once_with_one_partition(topic: Topic, trail: AuditTra
     assert made["with_snapshots"] is False
 
 
+def test_a_topic_that_could_not_be_made_is_made_the_next_time(
+    topic: Topic, trail: AuditTrail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers would make it otherwise, with their defaults: what is in it expires."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise BrokerUnavailable("nobody answers")
+
+    with monkeypatch.context() as down:
+        down.setattr(module, "create_topics", fail)
+        with pytest.raises(BrokerUnavailable):
+            trail.begin("ann", "pause")
+    assert topic.values == []
+    trail.begin("ann", "pause")
+    assert (len(topic.made), len(topic.values)) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("code", "error"),
     [

@@ -74,6 +74,19 @@ def test_a_preview_waits_for_nobody_elses_action(monkeypatch: pytest.MonkeyPatch
     assert "is paused until" in done[1]
 
 
+def test_what_is_done_is_done_in_the_log_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[tuple[object, ...], dict[str, object]]] = []
+    monkeypatch.setattr(module, "GroupAdmin", lambda *given, **named: made.append((given, named)))
+    connection = Connection({"bootstrap.servers": "nowhere:1"}, "log", 7.0)
+    Operations(connection, DeadLetterTopics(connection), Trail(connection))._admin(
+        Action("pause", "g")
+    )
+    [(given, named)] = made
+    assert given == (connection.kafka, "g")
+    assert named.pop("say") == module.logger.warning
+    assert named == {"topic": "log", "client_id": module.CLIENT_ID, "connect_timeout_s": 7.0}
+
+
 def change(before: int, after: int, partition: int = 0) -> Change:
     return Change("orders", partition, before, after, None, None)
 

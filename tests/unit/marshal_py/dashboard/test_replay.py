@@ -14,6 +14,7 @@ from marshal_py.dashboard import replay as module
 from marshal_py.dashboard.replay import KEPT, MAX_ENTRIES, Replay
 from marshal_py.protocol.messages import ClaimingPartition
 from marshal_py.protocol.slots import agreement_cell
+from marshal_py.protocol.wire import text_wire
 from marshal_py.protocol.world import World
 from tests.support.log_by_hand import LogByHand
 
@@ -85,3 +86,23 @@ def test_of_the_past_claims_are_shown_and_not_how_a_topic_is_shared(
     monkeypatch.setattr(module, "read_world", lambda *_, **__: log.view())
     document = json.loads(Replay(Connection.of_servers("nowhere:1")).at(7))
     assert [(row["group"], row["topic"]) for row in document["rows"]] == [("g", "t")]
+
+
+def test_a_log_of_version_1_is_read_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    wires: list[object] = []
+
+    def read_world(_: object, *, at_ms: int, wire: object) -> Any:
+        wires.append(wire)
+        return SimpleNamespace(world=World(4))
+
+    def read_cell_history(*where: object, wire: object) -> Any:
+        assert where[1:] == ("g", "t", 3, 7)
+        wires.append(wire)
+        return SimpleNamespace(entries=[]), SimpleNamespace(text="nobody")
+
+    monkeypatch.setattr(module, "read_world", read_world)
+    monkeypatch.setattr(module, "read_cell_history", read_cell_history)
+    replay = Replay(Connection.of_servers("nowhere:1"), wire := text_wire(60))
+    replay.at(7)
+    assert replay.timeline(("g", "t", 3), 7) == {"standing": "nobody", "entries": []}
+    assert wires == [wire, wire]

@@ -24,12 +24,14 @@ from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import BrokerUnavailable, DeadLetterFailed, MarshalError
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState, Holding
+from marshal_py.protocol.slots import slots_cell
 
 
-def held() -> HeldPartition:
-    """Partition t/3 under a claim of its own, from offset 10 on."""
-    core = SimpleNamespace(holding=Holding("t", 3, 0), ended=threading.Event(), log_fields={})
-    claim: Any = SimpleNamespace(topic="t", partition=3, epoch=7, held=True, _core=core)
+def held(topic: str = "t", partition: int = 3) -> HeldPartition:
+    """Partition t/3, or a slot of it, under a claim of its own, from offset 10 on."""
+    holding = Holding(topic, partition, 0)
+    core = SimpleNamespace(holding=holding, ended=threading.Event(), log_fields={})
+    claim: Any = SimpleNamespace(topic=topic, partition=partition, epoch=7, held=True, _core=core)
     part = HeldPartition(claim, manual=True)
     part.start(10)
     part.stage = Stage.ACTIVE
@@ -544,3 +546,33 @@ def test_no_more_is_fetched_than_there_is_room_for_by_number_and_by_size() -> No
     assert ground.runner._how_many() == 5
     ground.runner._accept(run_of(part, *range(105, 120)))
     assert ground.runner._how_many() == 1, "who asks for something is given something"
+
+
+def test_a_handler_that_does_not_return_in_time_works_on_nothing_any_more() -> None:
+    """`on_revoked` waits for what does."""
+    ground, part = Ground(drain_timeout_s=0), held()
+    ground.runner._accept(run_of(part, 10))
+    assert ground.take() is not None
+    ground.workers.stop = lambda _: False  # type: ignore[method-assign]
+    assert ground.runner.runs(part)
+    ground.runner._wind_up()
+    assert not ground.runner.runs(part)
+    said = ground.runner._core.log.error.call_args.args  # type: ignore[attr-defined]
+    assert said[2:] == (1, "t", 3, 10)
+
+
+def test_failures_of_a_slot_go_by_the_topic_that_its_messages_are_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hour = Retry(attempts=2, backoff_ms=3_600_000, max_backoff_ms=3_600_000)
+    ground = Ground(retry={"t": hour}, on_failure="dead_letter", dead_letter_topic="{topic}.dead")
+    sent: list[str] = []
+    letters = SimpleNamespace(send=lambda topic, *_: sent.append(topic))
+    monkeypatch.setattr(ground.runner._retries, "_open_dead_letters", lambda: letters)
+    part, schedule = held(slots_cell("t", 3, 4), 1), ground.runner._tasks.schedule
+    ground.runner._accept(run_of(part, 10))
+    ground.runner.failed(ground.take(), ValueError("no"))
+    assert schedule.due(time.monotonic() + 2_000) == 0
+    assert schedule.due(time.monotonic() + 5_000) == 1
+    ground.runner.failed(ground.take(), ValueError("no"))
+    assert sent == ["t.dead"]
