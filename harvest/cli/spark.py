@@ -103,7 +103,7 @@ def reconcile(
         if out is not None:
             from harvest.spark.report import render
 
-            (out / "report.html").write_text(render(result))
+            (out / "report.html").write_text(render(result), encoding="utf-8")
         if as_json:
             print_json({**asdict(result), "clean": result.clean}, indent=None)
         else:

@@ -240,7 +240,7 @@ def report(
         spark = _session(master, place)
         with cluster_watched(spark):
             page = render_lake(spark, Lake.at(place), last, days)
-        out.write_text(page)
+        out.write_text(page, encoding="utf-8")
         if as_json:
             print_json({"lake": place, "report": str(out), "last": str(last), "days": days})
         else:

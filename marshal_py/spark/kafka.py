@@ -136,7 +136,7 @@ def read_range(
                     raise BrokerUnavailable(f"no answer while reading {topic}/{partition}")
                 continue
             answered = time.monotonic()
-            start, at_end = _check_range(config, topic, found, start)
+            start, at_end = _check_range(config, topic, found, start, end)
             if at_end or start > end:
                 found = [m for m in found if m.error() is None and (m.offset() or 0) < end]
             if found:
@@ -148,15 +148,16 @@ def read_range(
 
 
 def _check_range(
-    config: Mapping[str, Any], topic: str, found: list[Message], start: int
+    config: Mapping[str, Any], topic: str, found: list[Message], start: int, end: int
 ) -> tuple[int, bool]:
-    """Return the offset after these records, and whether they are the partition's last."""
+    """Return the offset after these records, and whether there are no others below `end`."""
     for message in found:
         error = message.error()
         if error is None:
             continue
         where = f"{topic}/{message.partition()}"
-        if error.code() == KafkaError._PARTITION_EOF:
+        # A follower, or a new leader, may not know yet that there is more.
+        if error.code() == KafkaError._PARTITION_EOF and (message.offset() or 0) >= end:
             return start, True
         if error.code() in REFUSED:
             raise denied(librdkafka_settings(config), topic, "Read")
@@ -165,7 +166,7 @@ def _check_range(
         if error.code() in FINAL:
             raise BrokerUnavailable(f"reading {where}: {error.str()}")
         found.remove(message)
-        return _check_range(config, topic, found, start)
+        return _check_range(config, topic, found, start, end)
     return ((found[-1].offset() or 0) + 1 if found else start), False
 
 

@@ -324,18 +324,21 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = getattr(limit, "max_rows", None) or getattr(limit, "maxRows", None)
         share = None if most is None else max(1, most // max(1, len(held)))
         for name, claim in held:
-            begin, last = self._position(name, start, extents), extents[name][1]
+            known, (first, last) = self._position(name, start, extents), extents[name]
             metadata = claim.metadata if claim.position >= 0 else b""
             now = partial(self._extent_now, name)
-            self._ids.check((claim.topic, claim.partition), begin, metadata, whole[name], now)
+            self._ids.check((claim.topic, claim.partition), known, metadata, whole[name], now)
+            begin = max(known, first)
             upto = last if share is None else min(last, begin + share)
             if upto > begin:
+                if begin > known:
+                    _LOG.warning("retention has deleted %s from %d to %d", name, known, begin - 1)
                 self._ids.tell(claim)
                 turn = self._turns.setdefault(name, 0)
                 end[name] = {"epoch": claim.epoch, "turn": turn, "from": begin, "offset": upto}
                 self._planned = True
         self._latest = {
-            name: {"offset": last, "lag": max(0, last - self._position(name, end, whole))}
+            name: {"offset": last, "lag": self._lag(name, end, whole)}
             for name, (_, last) in whole.items()
         }
         if self._targets is not None and end == start:
@@ -440,6 +443,11 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 claim.commit(begin)  # so that whoever comes next begins here
         return self._begins[name]
 
+    def _lag(self, name: str, end: Offset, extents: dict[str, tuple[int, int]]) -> int:
+        """How many records are behind what is planned; not those that are deleted."""
+        first, last = extents[name]
+        return max(0, last - max(first, self._position(name, end, extents)))
+
     def _is_due(
         self,
         name: str,
@@ -452,7 +460,8 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cell = self._client().cell(topic, int(number))
         if cell is None or cell.position < 0:
             return True
-        return not extents[name][1] <= self._position(name, start, extents) <= whole[name][1]
+        first, end = extents[name]
+        return not end <= max(first, self._position(name, start, extents)) <= whole[name][1]
 
     def _take(self, names: list[str]) -> None:
         """Claim what nobody else alive holds: return when each is held, or known to be theirs.

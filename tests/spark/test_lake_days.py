@@ -125,6 +125,22 @@ def test_a_table_of_an_earlier_version_has_its_new_columns_without_a_value(
     assert [(each["group_id"], each["takeovers"]) for each in both] == [("g", None), ("h", 1)]
 
 
+def test_a_table_whose_first_write_was_killed_is_one_that_was_never_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake.to_write(spark, str(tmp_path))
+    one = Tables(spark, gold__groups=[{"group_id": "g", "day": DAY}]).frame(None, "gold.groups")
+    # Files that no commit names; and the folder of commits, which may be there by then.
+    place = Path(lake.path("gold.groups"))
+    one.write.partitionBy("day").parquet(str(place))
+    for _ in range(2):
+        assert not lake.exists(spark, "gold.groups")
+        assert lake.frame(spark, "gold.groups").isEmpty()
+        (place / "_delta_log").mkdir(exist_ok=True)
+    lake.replace_day("gold.groups", one, DAY)
+    assert lake.frame(spark, "gold.groups").count() == 1
+
+
 # Deliveries
 
 
@@ -298,6 +314,33 @@ def test_of_copies_the_first_counts_and_order_is_that_of_a_key_in_its_partition(
     )
     assert [id for id, each in sorted(found.items()) if each["disordered"]] == [1]
     assert (found[1]["copies"], found[1]["offset"], found[2]["copies"]) == (2, 1, 1)
+
+
+def test_of_copies_in_several_partitions_the_earliest_counts(spark: SparkSession) -> None:
+    copies = [record(1, 5, at(2)), record(1, 9, at(1), partition=1), record(1, 0, at(3), topic="s")]
+    (found,) = delivered(spark, [row(1, at())], copies).values()
+    assert [found[name] for name in ("topic", "partition", "offset", "latency_ms", "copies")] == [
+        *("t", 1, 9),
+        *(3_600_000, 3),
+    ]
+
+
+def test_order_is_that_of_one_outbox_in_one_topic(spark: SparkSession) -> None:
+    """Ids of another outbox say nothing, nor where a record is in another topic."""
+    other = {"outbox": "shop/other", "topic": "u"}
+    found = delivered(
+        spark,
+        [row(1, at(), topic="s"), row(2, at()), row(5, at(), topic="u"), row(9, at(), **other)],
+        [
+            record(2, 0, at(1)),
+            record(1, 1, at(1), topic="s"),
+            record(9, 2, at(1), **other),
+            record(5, 3, at(1), topic="u"),
+        ],
+        topics=["s", "t", "u"],
+    )
+    assert [id for id, each in found.items() if each["disordered"]] == []
+    assert {each["status"] for each in found.values()} == {"delivered"}
 
 
 def test_of_rows_with_one_id_each_has_its_own_records(spark: SparkSession) -> None:
@@ -876,6 +919,36 @@ def test_who_was_taken_over_from_led_until_its_last_heartbeat(
     assert found["span_ms"] == 12 * 3_600_000
 
 
+def test_who_leads_still_is_heard_of_for_two_of_its_intervals(spark: SparkSession) -> None:
+    beats = {"n": at(12, ms=-2_000), "m": at(12, ms=-2_001)}
+    rows = [term(name, at(), None, last_beat_at=beat) for name, beat in beats.items()]
+    tables = Tables(spark, silver__claims=rows)
+    found = tables.ask(_LEADERSHIP, "claims", "elections", "operations", as_of=at(12))
+    noon_ms = 12 * 3_600_000
+    assert {each["name"]: each["led_ms"] for each in found} == {"n": noon_ms, "m": noon_ms - 2_001}
+
+
+@pytest.mark.parametrize(
+    ("lag", "availability", "met"), [(5, 0.5, (True, True)), (4, 0.51, (False, False))]
+)
+def test_a_day_is_judged_by_its_last_hour_and_by_what_was_led_least(
+    spark: SparkSession, lag: int, availability: float, met: tuple[bool, bool]
+) -> None:
+    """Who was behind in the morning and has caught up is not behind."""
+    of_day = {"day": DAY}
+    tables = Tables(
+        spark,
+        gold__lag=[{"hour": at(h), "lag": n, **of_day} for h, n in ((3, 99), (24, 5), (24, 2))],
+        gold__leadership=[{"name": str(a), "availability": a, **of_day} for a in (1.0, 0.5)],
+    )
+    wanted = Expectations(lag=lag, availability=availability)
+    gates = gold._gates(spark, cast(Lake, tables), DAY, at(30), wanted, {}, print)
+    assert [(gate.name, gate.found, gate.met) for gate in gates[-2:]] == [
+        ("lag", 5, met[0]),
+        ("availability", 0.5, met[1]),
+    ]
+
+
 def test_a_finding_is_named_alike_in_each_run_and_unlike_any_other(spark: SparkSession) -> None:
     strange = {"kind": "zombie", "what": "w", "group_id": "g", "coordinator": 1, "day": DAY}
     tables = Tables(
@@ -930,6 +1003,14 @@ def test_a_report_is_in_utc_wherever_it_is_written(
         time.tzset()
     assert f'>lag: 8</text><text x="0" y="146">{DAY} 01:00</text>' in page
     assert f">{DAY + dt.timedelta(1)} 00:00</text>" in page
+
+
+def test_a_report_has_as_many_days_as_are_wanted(spark: SparkSession) -> None:
+    days = [DAY + dt.timedelta(n) for n in range(-3, 2)]
+    groups = [{"group_id": f"group of {day}", "day": day} for day in days]
+    page = render_lake(spark, cast(Lake, Tables(spark, gold__groups=groups)), DAY, 3)
+    assert f"{days[1]} to {DAY}, UTC." in page
+    assert [f"group of {day}" in page for day in days] == [False, True, True, True, False]
 
 
 def test_a_report_that_shows_the_newest_lines_alone_sums_up_all(spark: SparkSession) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -247,6 +248,29 @@ def test_available_now_leaves_what_a_living_client_holds_and_waits_for_a_dead_on
     assert json.loads(runs.progress["latestOffset"])[f"{runs.topic}/1"] == {"offset": 5, "lag": 5}
     other.close(release=False)  # as one that was killed
     assert runs.keys() == list(range(1, 10, 2))
+
+
+def test_what_was_deleted_before_it_was_read_keeps_no_query_from_going_on(runs: Runs) -> None:
+    runs.produce(range(4))
+    assert runs.keys() == [0, 1, 2, 3]
+    runs.produce(range(4, 10))
+    admin = AdminClient({"bootstrap.servers": runs.servers})
+    [deleted] = admin.delete_records([TopicPartition(runs.topic, 0, 4)]).values()
+    deleted.result(30)
+    assert runs.keys() == [5, 7, 8, 9]
+
+
+def test_a_batch_ends_at_marks_of_transactions(runs: Runs) -> None:
+    """No record is at the last offset, nor will there be one."""
+    producer = Producer({"bootstrap.servers": runs.servers, "transactional.id": runs.topic})
+    producer.init_transactions()
+    for n, end in enumerate((producer.commit_transaction, producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(runs.topic, "v", f"k{n}", partition=0)
+        assert producer.flush(30) == 0
+        end()
+    assert runs.keys() == [0]
+    assert runs.keys() == []
 
 
 def test_latest_is_remembered_from_the_first_run_on(runs: Runs) -> None:

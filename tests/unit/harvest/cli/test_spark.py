@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -95,12 +96,15 @@ def test_what_differs_is_exit_code_1(spark: Spark, tmp_path: Path, more: list[st
 
 
 def test_what_was_found_is_told_before_the_next_run_takes_it_for_told(
-    spark: Spark, tmp_path: Path
+    spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Of a machine whose locale is not that of the page.
+    monkeypatch.setattr(io, "text_encoding", lambda given, *_: given or "ascii")
+    monkeypatch.setattr("harvest.spark.report.render", lambda _: "<html>ö")
     spark.findings, spark.killed = {"missing": 1}, True
     done = run(*RECONCILE, "--out", str(tmp_path), "--state", str(tmp_path / "state"))
     assert "missing: 1" in done.stdout
-    assert (tmp_path / "report.html").exists()
+    assert (tmp_path / "report.html").read_text("utf-8") == "<html>ö"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,33 @@ def test_ids_below_0_that_come_later_are_looked_for() -> None:
     assert list(first.open_ids) == [(-2, 1, 100)]
     given_up = first.after([], {}, now_ms=150, late_ms=50)
     assert list(given_up.open_ids) == []
+
+
+def test_a_state_is_on_the_disk_before_it_counts_and_then_what_it_replaced_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    replace, fsync, rmtree = Path.replace, os.fsync, shutil.rmtree
+
+    def replaced(self: Path, target: Path) -> Path:
+        done.append("counts")
+        return replace(self, target)
+
+    def synced(file: int) -> None:
+        done.append(f"{os.fstat(file).st_size > 0} disk")
+        fsync(file)
+
+    def removed(path: Path) -> None:
+        done.append(path.name)
+        rmtree(path)
+
+    folder = StateFolder(tmp_path)
+    folder.carried(1).mkdir()
+    monkeypatch.setattr(Path, "replace", replaced)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    folder.store(State("t", 2))
+    assert done == ["True disk", "counts", "carried-000001"]
 
 
 def test_while_a_state_is_written_the_one_before_it_stays(

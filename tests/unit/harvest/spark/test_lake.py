@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from pyspark.errors import StreamingQueryException
+
+from harvest.errors import ConfigurationError
 from harvest.spark import lake as module
 from harvest.spark.lake import add_archive, add_table
 from marshal_py.spark.lake.tables import Lake
@@ -42,6 +46,61 @@ def test_rows_of_another_outbox_may_be_added_at_the_same_moment() -> None:
     assert len(tries) == 1
 
 
+class Stream:
+    """Files that come in two batches, and then an end or a failure."""
+
+    def __init__(self, failure: Exception | None) -> None:
+        self.writeStream, self._failure, self.stopped = self, failure, 0
+        self.checkpoint = ""
+
+    def foreachBatch(self, add: Any) -> Stream:
+        for number in range(2):
+            add(SimpleNamespace(sparkSession=None), number)
+        return self
+
+    def option(self, name: str, value: str) -> Stream:
+        assert name == "checkpointLocation"
+        self.checkpoint = value
+        return self
+
+    def trigger(self, *, availableNow: bool) -> Stream:
+        assert availableNow
+        return self
+
+    def start(self) -> Stream:
+        return self
+
+    def awaitTermination(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised", "said"),
+    [
+        (None, None, ""),
+        (StreamingQueryException("Wrong basePath /a"), ConfigurationError, "was moved, delete"),
+        (StreamingQueryException("no space left"), StreamingQueryException, "no space left"),
+    ],
+)
+def test_rows_of_all_batches_count_and_a_stream_that_fails_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception | None,
+    raised: type[Exception] | None,
+    said: str,
+) -> None:
+    monkeypatch.setattr(module, "_rows", lambda frame, _outbox: frame)
+    monkeypatch.setattr(module, "_add", lambda *_: 3)
+    stream, lake = Stream(failure), Lake.at("/lake")
+    with pytest.raises(raised, match=said) if raised else contextlib.nullcontext():
+        assert module._add_files(lake, "shop/outbox", "/archive", cast(Any, stream)) == 6
+    assert stream.stopped == 1
+    assert stream.checkpoint == "/lake/_checkpoints/outbox_rows/shop/outbox"
+
+
 def test_a_name_of_a_database_may_have_slashes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     known = SimpleNamespace(schema=None, inputFiles=lambda: ["file:///a/sales.orders-0-9.parquet"])
@@ -60,7 +119,16 @@ def test_a_look_knows_the_rows_of_before_it_began(monkeypatch: pytest.MonkeyPatc
     began = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
     clock = [began]
 
+    watched: list[object] = []
+
+    @contextlib.contextmanager
+    def watch(spark: object) -> Iterator[None]:
+        watched.append(spark)
+        yield
+        watched.remove(spark)
+
     def read(*_: object) -> Any:
+        assert watched, "it would wait for ever for a cluster that is gone"
         clock[0] += dt.timedelta(hours=1)
         return ()
 
@@ -69,7 +137,7 @@ def test_a_look_knows_the_rows_of_before_it_began(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "dt", SimpleNamespace(datetime=now, UTC=dt.UTC))
     lake = cast(Any, SimpleNamespace(check_version=lambda _: None))
     monkeypatch.setattr(Lake, "to_write", classmethod(lambda *_: lake))
-    monkeypatch.setattr(module, "cluster_watched", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(module, "cluster_watched", watch)
     for name, step in {
         "_of_newest_day": lambda *_: None,
         "postgres_rows": read,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -147,6 +148,36 @@ def test_where_all_arrived_the_table_of_findings_has_none_of_the_run_before(
     assert module._Run(*given).compare(State("outbox"), None, 0)[0].clean
     table: list[Any] = [([], module.FINDING_COLUMNS), "overwrite", "/out/findings"]
     assert spark.did == (table if out else [])
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_a_run_keeps_others_out_and_does_not_wait_for_a_cluster_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_state: bool
+) -> None:
+    watched: list[object] = []
+
+    @contextmanager
+    def watch(spark: object) -> Iterator[None]:
+        watched.append(spark)
+        yield
+        watched.remove(spark)
+
+    result = module.Reconciliation(1, 0, 1, {}, 0, {}, [], 0.1)
+
+    def compare(*_: object) -> Any:
+        assert watched == ["spark"]
+        with raises_if(with_state), StateFolder(tmp_path).locked():
+            pass
+        return result, State("outbox")
+
+    def raises_if(locked: bool) -> Any:
+        return pytest.raises(ConfigurationError, match="another") if locked else nullcontext()
+
+    monkeypatch.setattr(module, "cluster_watched", watch)
+    monkeypatch.setattr(module._Run, "compare", compare)
+    state = tmp_path if with_state else None
+    spark = cast(Any, "spark")
+    assert module.reconcile(spark, Outbox(dsn="x"), "k:1", topics=["t"], state=state) is result
 
 
 def test_times_are_given_in_seconds_and_compared_in_milliseconds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -213,12 +214,14 @@ def test_a_report_ends_yesterday_by_default(
     def render(spark: object, _lake: object, last: dt.date, days: int) -> str:
         assert watched == [spark], "it does not wait for ever for a cluster that is gone"
         asked.append((last, days))
-        return "<html>"
+        return "<html>ö"
 
     monkeypatch.setattr("marshal_py.spark.lake.report.render_lake", render)
+    # Of a machine whose locale is not that of the page.
+    monkeypatch.setattr(io, "text_encoding", lambda given, *_: given or "ascii")
     file = tmp_path / "lake.html"
     done = without_brokers("lake", "report", "--out", str(file), "--days", "7")
-    assert (asked, file.read_text()) == ([(dt.date(2026, 2, 28), 7)], "<html>")
+    assert (asked, file.read_text("utf-8")) == ([(dt.date(2026, 2, 28), 7)], "<html>ö")
     assert done.stdout == f"{file}\n"
     more = ["--until", "2026-02-20", "--json"]
     document = json.loads(without_brokers("lake", "report", "--out", str(file), *more).stdout)

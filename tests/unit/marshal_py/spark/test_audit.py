@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -303,6 +304,34 @@ def test_a_damaged_snapshot_is_told_and_counted_though_nothing_else_is_new(log: 
     assert log.store.values("anomalies", "kind") == {"snapshot_damaged": 1}
     assert log.run(4).run == 0
     assert log.run(5).anomalies == {}
+
+
+def test_a_run_keeps_others_out_and_does_not_wait_for_a_cluster_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: Ends
+) -> None:
+    watched: list[object] = []
+
+    @contextlib.contextmanager
+    def watch(spark: object) -> Iterator[None]:
+        watched.append(spark)
+        yield
+        watched.remove(spark)
+
+    def run(driver: _Driver, spark: object, store: Store, sample_ms: int) -> Any:
+        assert watched == [spark]
+        with pytest.raises(ConfigurationError, match="another audit"), store.locked():
+            pass
+        return driver.config, driver.topic, driver.snapshot_topic, driver.timeout_s, sample_ms
+
+    monkeypatch.setattr(module, "cluster_watched", watch)
+    monkeypatch.setattr(module, "Offsets", lambda *_: contextlib.nullcontext(ends))
+    monkeypatch.setattr(_Driver, "run", run)
+    found = module.audit(
+        cast(Any, "spark"), "b:1", str(tmp_path), topic="log", sample_ms=7, timeout_s=3.0
+    )
+    assert cast(Any, found) == ({"bootstrap.servers": "b:1"}, "log", "log.snapshots", 3.0, 7)
+    with pytest.raises(ConfigurationError, match="sample_ms = 0 must be 1 or more"):
+        module.audit(cast(Any, "spark"), "b:1", str(tmp_path), sample_ms=0)
 
 
 def test_what_has_ended_is_written_and_senders_time_is_told_once(

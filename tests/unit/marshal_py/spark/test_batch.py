@@ -102,6 +102,7 @@ class World:
         self._offsets = offsets
         monkeypatch.setattr(module, "Marshal", self.client)
         self.settings: dict[str, str] = {}
+        self.asked: dict[str, Any] = {}
         monkeypatch.setattr(module, "cluster_watched", lambda _: contextlib.nullcontext())
 
     @contextlib.contextmanager
@@ -110,8 +111,8 @@ class World:
         yield self._offsets
         self.is_asking = False
 
-    def client(self, settings: dict[str, str], **_: object) -> World:
-        self.settings = settings
+    def client(self, settings: dict[str, str], **asked: Any) -> World:
+        self.settings, self.asked = settings, asked
         return self
 
     def extent(self, _topic: str) -> dict[int, tuple[int, int]]:
@@ -231,6 +232,14 @@ def test_times_are_those_of_the_whole_batch(world: World, monkeypatch: pytest.Mo
     world.ranges(timeout_s=7.0)
     waited = [claim.timeouts_s for claim in world.claims.values()]
     assert waited == [[6.0, 7.0], [3.0, 7.0], [0.0, 7.0]]  # to be held, and to be stored
+
+
+def test_the_client_of_a_batch_is_the_one_that_was_described(world: World) -> None:
+    given = {"client_id": "job", "interval_ms": 700}
+    world.ranges(**given, coordination_topic="mine")
+    # Whose process it is ends by itself, and the block before.
+    more = {"group_id": "g", "topic": "mine", "create_topics": True, "close_on_sigterm": False}
+    assert world.asked == given | more
 
 
 def test_settings_for_java_are_for_spark_alone(world: World) -> None:

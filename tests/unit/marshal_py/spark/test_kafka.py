@@ -161,6 +161,16 @@ def test_the_end_of_a_partition_is_the_end(reader: Reader) -> None:
     assert read(0, 5) == [[0]]
 
 
+def test_an_end_before_that_of_the_range_is_one_of_a_replica_that_lags(reader: Reader) -> None:
+    """With `client.rack`, or behind a change of leaders. What is behind it is not left out."""
+    reader.lists = [[record(0), end_of_partition(1)], [record(1)], [end_of_partition(4)]]
+    reader.lists += [[record(4), end_of_partition(6)]]
+    assert read(0, 6) == [[0], [1], [4]]
+    reader.lists = [[record(0), end_of_partition(1)]]
+    with pytest.raises(BrokerUnavailable, match="no answer while reading orders/0"):
+        read(0, 6)
+
+
 def test_nothing_is_committed_and_nothing_made_up_for_what_is_gone(reader: Reader) -> None:
     reader.lists = [[end_of_partition(5)]]
     assert read(0, 5) == []
@@ -191,6 +201,17 @@ def test_a_passing_trouble_is_passed_over(reader: Reader) -> None:
     assert read(3, 5) == [[3], [4]]
 
 
+def test_the_time_is_that_since_the_last_answer(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a range takes."""
+    now = iter((0.0, 20.0, 45.0, 46.0, 70.0, 71.0))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    reader.lists = [[record(3)], [], [record(4)], []]
+    reader.lists += [[record(5)]]
+    assert read(3, 6, 30.0) == [[3], [4], [5]]
+
+
 def test_who_hears_nothing_gives_up(reader: Reader) -> None:
     reader.lists = [[record(3)]]
     with pytest.raises(BrokerUnavailable, match="no answer while reading orders/0"):
@@ -206,7 +227,7 @@ class Asked:
 
     def __init__(self, *_: object, **__: object) -> None:
         self.error: KafkaError | None = None
-        self.fails = False
+        self.fails = self.is_closed = False
         self.offsets = {-2: 3, -1: 90, 1_000: 50, 2_000: -1}
         self.queries: list[tuple[int, list[int]]] = []
 
@@ -226,7 +247,7 @@ class Asked:
         ]
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
 
 @pytest.fixture
@@ -285,6 +306,12 @@ def test_a_partition_that_does_not_answer_has_no_end_that_is_made_up(
     for ask in (lambda: offsets.partitions("orders"), lambda: offsets.at("orders", [0], 1)):
         with pytest.raises(BrokerUnavailable, match="no answer from the brokers"):
             ask()
+
+
+def test_who_has_asked_where_topics_end_is_closed(asked: Asked) -> None:
+    with pytest.raises(ZeroDivisionError), Offsets({"bootstrap.servers": "b:1"}):
+        raise ZeroDivisionError
+    assert asked.is_closed
 
 
 def test_settings_that_librdkafka_refuses_are_told() -> None:

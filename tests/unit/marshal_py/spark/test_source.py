@@ -316,6 +316,27 @@ def test_a_limit_of_nothing_and_topics_that_are_none_are_refused(name: str, valu
         SourceOptions.of({**GIVEN, name: value})
 
 
+def test_what_retention_has_deleted_is_left_out_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A query that was down for longer would fail for ever."""
+    world = World({"p0": (6, 10), "p1": (9, 9)})
+    world.cell(0, 4)
+    world.cell(1, 4)
+    assert world.plan(most=4) == {TICK: 0, "t/0": entry(6, 8)}
+    assert world.reader.reportLatestOffset() == {
+        "t/0": {"offset": 10, "lag": 2},
+        "t/1": {"offset": 9, "lag": 0},
+    }
+    assert caplog.messages == ["retention has deleted t/0 from 4 to 5"]
+    world = World({"p0": (0, 10)})
+    world.cell(0, 4)
+    world.reader.prepareForTriggerAvailableNow()
+    world.ends.ends["p0"] = (12, 15)  # of what was there then nothing is left
+    assert world.plan() == {TICK: 0}
+    assert world.client.claims == {}
+
+
 # A topic that was made anew
 
 MADE_ANEW = "t/0, which has records 0 to 10, was made anew"
@@ -460,6 +481,33 @@ def test_available_now_asks_again_for_what_it_lost_before_it_was_read(
     world.reader._wanted["t/0"] = cast(Any, lost)
     monkeypatch.setattr(module, "_PATIENCE_S", -10.0)
     assert world.plan()["t/0"] == entry(0, 10)
+
+
+def test_the_client_of_a_query_is_the_one_that_its_options_describe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    def make(config: dict[str, str], **given: Any) -> Any:
+        made.append({"config": config, **given})
+        return SimpleNamespace(start=lambda: "started")
+
+    monkeypatch.setattr(module, "Marshal", make)
+    more = {"clientId": "job", "intervalMs": "700", "coordinationTopic": "mine"}
+    reader = ClaimedReader(SourceOptions.of({**GIVEN, **more}))
+    assert [cast(Any, reader._client()) for _ in range(2)] == ["started"] * 2
+    # Spark's driver ends itself, and its queries before.
+    assert made == [
+        {
+            "config": {"bootstrap.servers": "x"},
+            "group_id": "g",
+            "client_id": "job",
+            "interval_ms": 700,
+            "topic": "mine",
+            "create_topics": True,
+            "close_on_sigterm": False,
+        }
+    ]
 
 
 def test_a_query_that_is_stopped_keeps_its_claims_while_tasks_may_be_at_work() -> None:

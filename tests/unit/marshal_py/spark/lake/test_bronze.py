@@ -18,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 from marshal_py.errors import LogHole, TopicMissing
 from marshal_py.spark.lake import bronze as module
 from marshal_py.spark.lake.bronze import _check_same_topic, _finish, _source
+from marshal_py.spark.lake.tables import Lake
 
 
 class Session:
@@ -49,6 +50,39 @@ def test_committed_records_are_read_from_the_first_on_and_gaps_are_errors() -> N
     assert given["kafka.max.poll.records"] == "7"
     assert (given["startingOffsets"], given["failOnDataLoss"]) == ("earliest", "true")
     assert (given["subscribe"], given["includeHeaders"]) == ("t", "true")
+
+
+class Writer:
+    """Keeps how a stream is written."""
+
+    def __init__(self) -> None:
+        self.writeStream = self
+        self.given: dict[str, Any] = {}
+
+    def format(self, name: str) -> Writer:
+        return self.option("format", name)
+
+    def queryName(self, name: str) -> Writer:
+        return self.option("name", name)
+
+    def option(self, name: str, value: Any) -> Writer:
+        self.given[name] = value
+        return self
+
+    def trigger(self, **when: bool) -> Writer:
+        self.given |= when
+        return self
+
+
+def test_a_stream_has_a_checkpoint_of_its_own_and_ends_when_it_has_read_what_there_is() -> None:
+    found = module.lake_stream(Lake.at("/lake"), "published/t", cast(Any, Writer()))
+    assert found.given == {
+        "format": "delta",
+        "name": "published/t",
+        "checkpointLocation": "/lake/_checkpoints/published/t",
+        "mergeSchema": "true",
+        "availableNow": True,
+    }
 
 
 class Query:

@@ -142,6 +142,73 @@ def test_names_and_moments_are_written_as_sql_reads_them() -> None:
     assert time_literal(at(1.5)) == "TIMESTAMP '2026-03-01 00:00:01.500000'"
 
 
+def test_tables_are_registered_by_names_and_places_as_sql_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    spark = cast(Any, SimpleNamespace(sql=said.append))
+    monkeypatch.setattr(Lake, "exists", lambda _self, _spark, table: table == "gold.lag")
+    Lake.at("/it's a \\ lake").register(spark, "days`")
+    assert said == [
+        "CREATE SCHEMA IF NOT EXISTS `days```",
+        "CREATE TABLE IF NOT EXISTS `days```.`gold_lag` USING delta "
+        "LOCATION '/it\\'s a \\\\ lake/gold/lag'",
+    ]
+
+
+class Writer:
+    """A frame that keeps how it is written."""
+
+    def __init__(self) -> None:
+        self.write = self
+        self.given: dict[str, Any] = {}
+
+    def selectExpr(self, *columns: str) -> Writer:
+        self.given["columns"] = len(columns)
+        return self
+
+    def format(self, name: str) -> Writer:
+        return self.option("format", name)
+
+    def mode(self, how: str) -> Writer:
+        return self.option("mode", how)
+
+    def partitionBy(self, column: str) -> Writer:
+        return self.option("by", column)
+
+    def option(self, name: str, value: Any) -> Writer:
+        self.given[name] = value
+        return self
+
+    def save(self, path: str) -> None:
+        self.given["path"] = path
+
+
+def test_a_part_of_a_table_is_written_in_place_of_what_is_there_and_once() -> None:
+    def written(write: Callable[[Lake, Any], None]) -> dict[str, Any]:
+        frame = Writer()
+        write(Lake.at("/lake"), frame)
+        assert (frame.given.pop("format"), frame.given.pop("mergeSchema")) == ("delta", "true")
+        return frame.given
+
+    lag = {"columns": 8, "by": "day", "path": "/lake/gold/lag"}
+    assert written(lambda lake, frame: lake.append("gold.lag", frame)) == lag | {"mode": "append"}
+    day = dt.date(2026, 3, 1)
+    assert written(lambda lake, frame: lake.replace_day("gold.lag", frame, day)) == lag | {
+        "mode": "overwrite",
+        "replaceWhere": "day = DATE '2026-03-01'",
+    }
+    # Without days, all of it; and not again what was written under this number.
+    found = written(lambda lake, frame: lake.replace("silver.fold", frame, None, once=("fold", 7)))
+    assert found == {
+        "columns": 5,
+        "path": "/lake/silver/fold",
+        "mode": "overwrite",
+        "txnAppId": "fold",
+        "txnVersion": 7,
+    }
+
+
 def test_what_is_lost_is_not_known_where_the_rows_of_an_outbox_are_not() -> None:
     known = {"lost": 2, "records": 5}
     assert "rows lost" in (html := _tiles([known, known], [{"takeovers": None}], [{"count": 3}]))

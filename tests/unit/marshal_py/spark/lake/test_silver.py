@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -12,8 +14,9 @@ import pytest
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import anchor_of, encode_snapshot
 from marshal_py.spark.audit_tables import to_arrow
+from marshal_py.spark.lake import silver
 from marshal_py.spark.lake.silver import FoldTask
-from marshal_py.spark.lake.tables import FOLDED
+from marshal_py.spark.lake.tables import FOLDED, Lake
 from tests.unit.marshal_py.protocol.history.test_partition_history import START_MS, Script, life
 
 STATE, SNAPSHOT, RECORD = range(3)
@@ -208,3 +211,65 @@ def test_senders_time_is_told_once(script: Script) -> None:
         [told] = fold(given, at_once=100)["anomalies"]
         assert (told["kind"], told["log_offset"]) == ("create_time", offset)
         assert (told["at"].timestamp() * 1000) == script.records[offset][2]
+
+
+class Stream:
+    """A session, what it reads and what it writes in one: keeps how, and fails if it is to."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self.readStream = self.writeStream = self
+        self.given: dict[str, Any] = {}
+        self.fails, self.stopped = fails, 0
+
+    def format(self, name: str) -> Stream:
+        return self.option("format", name)
+
+    def option(self, name: str, value: Any) -> Stream:
+        self.given[name] = value
+        return self
+
+    def load(self, path: str) -> Stream:
+        return self.option("path", path)
+
+    def foreachBatch(self, function: Any) -> Stream:
+        return self.option("function", function)
+
+    def queryName(self, _name: str) -> Stream:
+        return self
+
+    def trigger(self, **when: bool) -> Stream:
+        self.given |= when
+        return self
+
+    def start(self) -> Stream:
+        return self
+
+    def awaitTermination(self) -> None:
+        if self.fails:
+            raise OSError("the disk is full")
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_all_that_is_new_is_folded_as_one_and_a_fold_that_fails_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """In several batches the records would not come in the order of their offsets."""
+    stream, lake = Stream(fails=fails), Lake.at("/lake")
+    folded: list[Any] = []
+    monkeypatch.setattr(silver, "_fold_batch", lambda *given: folded.append(given))
+    with pytest.raises(OSError, match="disk is full") if fails else contextlib.nullcontext():
+        silver.fold_new(cast(Any, stream), lake, "log", 3, 250)
+    assert stream.stopped == 1
+    stream.given.pop("function")(SimpleNamespace(sparkSession="session"), 5)
+    assert folded == [("session", lake, SimpleNamespace(sparkSession="session"), 5, "log", 3, 250)]
+    assert stream.given.pop("maxFilesPerTrigger") >= 1_000_000
+    assert stream.given == {
+        "format": "delta",
+        "path": "/lake/bronze/coordination",
+        "skipChangeCommits": "true",  # what retention deletes was folded
+        "checkpointLocation": "/lake/_checkpoints/silver",
+        "availableNow": True,
+    }
