@@ -83,11 +83,15 @@ class TestBroker:
         else:
             self._config = dict(self._given)
         self._producer = connect(Producer, {**self._config, "linger.ms": 0})
-        if self.is_mock:
-            for topic in (DEFAULT_TOPIC, f"{DEFAULT_TOPIC}.snapshots"):
-                self.create_topic(topic)
-        else:
-            create_topics(self._config)
+        try:
+            if self.is_mock:
+                for topic in (DEFAULT_TOPIC, f"{DEFAULT_TOPIC}.snapshots"):
+                    self.create_topic(topic)
+            else:
+                create_topics(self._config)
+        except BaseException:
+            self.close()  # the next start makes the topics
+            raise
         return self
 
     def close(self) -> None:

@@ -4829,4 +4829,10 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_range_claims.py::test_what_is_acknowledged_when_its_topic_was_left_counts",
         ("RangeClaims.follow", "            self._part_with(about.parts)\n", ""),
     ),
+    noticed(
+        "a start of a TestBroker that failed is tried again",
+        "marshal_py.testing.broker",
+        f"{OF_CONSUMER}/test_testing_broker.py::test_a_start_that_failed_is_tried_again",
+        ("TestBroker.start", "            self.close()  # the next start makes the topics\n", ""),
+    ),
 )

@@ -146,6 +146,22 @@ def test_what_was_not_written_or_read_in_time_is_an_error(monkeypatch: pytest.Mo
     assert consumer.is_closed
 
 
+def test_a_start_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def create(config: dict[str, Any]) -> None:
+        made.append(config["bootstrap.servers"])
+        if len(made) == 1:
+            raise BrokerUnavailable("nobody answers")
+
+    monkeypatch.setattr(broker, "create_topics", create)
+    tried = broker.TestBroker({"bootstrap.servers": "127.0.0.1:1"})
+    with pytest.raises(BrokerUnavailable):
+        tried.start()
+    with tried:
+        assert made == ["127.0.0.1:1"] * 2
+
+
 def test_what_is_started_anew_has_nothing_of_what_was_before() -> None:
     again = broker.TestBroker()
     with again:
