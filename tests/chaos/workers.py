@@ -17,7 +17,7 @@ import uuid
 import zlib
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from harvest import OutboxRecord, Stasher
 from harvest.databases.mysql.table import connect_arguments
@@ -395,7 +395,7 @@ class MessageWriter:
                 except KafkaException as error:
                     # A broker that forgot what it had acknowledged (power loss, an unclean
                     # election) knows another sequence: the producer is of no use any more.
-                    if not error.args[0].fatal():
+                    if error.args[0].code() != KafkaError._FATAL:
                         raise
                     self._producer = self._connect()
             self._producer.poll(0)

@@ -245,9 +245,11 @@ def test_a_row_that_asks_for_a_topic_that_is_not_read_is_not_lost(
         row(2, at(2)),
         row(3, at(2), topic="payments"),
         row(4, at(4), topic="t2"),
+        row(5, at(2), topic="no topic"),  # Kafka allows no such name
+        row(6, at(2), topic=""),
     ]
     found = delivered(spark, rows, [record(1, 0, at(2))], as_of=at(4), topics=topics)
-    known = {1: "delivered", 2: "lost", 3: "lost", 4: "pending"}
+    known = {1: "delivered", 2: "lost", 3: "lost", 4: "pending", 5: "lost", 6: "lost"}
     assert {id: each["status"] for id, each in found.items()} == {
         id: "unread" if id in unread else status for id, status in known.items()
     }

@@ -238,7 +238,7 @@ class Producer:
         if self._kafka.happens("the queue is full", 0.5):
             raise BufferError
         if self._state == "fatal":
-            raise _error(KafkaError._FATAL, fatal=True)
+            raise _error(KafkaError._FATAL)  # not marked as fatal, in truth too
         self._queue.append((key, value, on_delivery))
 
     def _send(self) -> bool:

@@ -128,7 +128,8 @@ class KafkaDestination:
         except SystemError as error:  # confluent-kafka raises one over a producer that is given up
             why = f"the producer has given up: {error.__cause__ or error}"
             failure = KafkaError(KafkaError._FATAL, why, fatal=True)
-        if failure is not None and failure.fatal():
+        # What `produce` raises is not marked as fatal, nor are reports.
+        if failure is not None and (failure.fatal() or failure.code() == KafkaError._FATAL):
             self._discard(live)
         return failure
 
@@ -191,7 +192,9 @@ class _Live:
             self._thread.join(_CLOSE_S)
 
     def _poll(self) -> None:
-        while not self._over.is_set():
+        while True:
+            is_over = self._over.is_set()
             with contextlib.suppress(*PRODUCER_FAILED):  # it was given up
-                self._producer.poll(_POLL_S)
-        self._producer.poll(0)
+                self._producer.poll(0 if is_over else _POLL_S)
+            if is_over:
+                return

@@ -55,7 +55,8 @@ _JOINED: Final = """
 SELECT coalesce(r.outbox, p.outbox) AS outbox, coalesce(r.id, p.id) AS id,
   CASE
     WHEN r.id IS NOT NULL AND p.id IS NOT NULL THEN 'delivered'
-    WHEN p.id IS NULL AND NOT array_contains(split('{published}', ' '), r.topic) THEN 'unread'
+    WHEN p.id IS NULL AND r.topic RLIKE '^[a-zA-Z0-9._-]+$'
+      AND NOT array_contains(split('{published}', ' '), r.topic) THEN 'unread'
     WHEN p.id IS NULL AND r.at > {pending_from} THEN 'pending'
     WHEN p.id IS NULL THEN 'lost'
     WHEN a.outbox IS NULL THEN 'unarchived'
@@ -222,9 +223,9 @@ def write_deliveries(
     """Write the deliveries of a day in place of those that are there.
 
     `topics`: those that are read; of a row that asks for another nobody knows whether it
-    arrived. `as_of`: everything from before then was read into bronze. `grace_s`: so much younger a
-    row without a record may still be on its way. `late_days`: on so many days after it a record is
-    looked for.
+    arrived, unless Kafka allows no such name. `as_of`: everything from before then was read into
+    bronze. `grace_s`: so much younger a row without a record may still be on its way. `late_days`:
+    on so many days after it a record is looked for.
     """
     since, until = day - dt.timedelta(late_days), day + dt.timedelta(late_days)
     bounds = {"since": date_literal(since), "until": date_literal(until)}

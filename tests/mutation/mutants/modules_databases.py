@@ -1246,6 +1246,12 @@ DATABASES: tuple[Noticed, ...] = (
         ("KafkaDestination._produce", "            self._discard(live)\n", "            pass\n"),
     ),
     noticed(
+        "a producer of a destination that takes nothing any more is replaced",
+        "harvest.sinks.kafka.destination",
+        "unit/harvest/sinks/test_kafka_destination.py::test_a_producer_that_takes_nothing_since_it_has_given_up_is_replaced",
+        ("KafkaDestination._produce", " or failure.code() == KafkaError._FATAL", ""),
+    ),
+    noticed(
         "a right that is missing on a topic leaves the rest of the destination alone",
         "harvest.sinks.kafka.destination",
         "unit/harvest/sinks/test_kafka_destination.py::test_who_is_to_blame",

@@ -635,6 +635,12 @@ SPARK: tuple[Noticed, ...] = (
         ("", "split('{published}', ' '), r.topic)", "array(r.topic), r.topic)"),
     ),
     noticed(
+        "a row whose topic cannot be is lost",
+        f"{LAKE}.deliveries",
+        f"{DAYS}::test_a_row_that_asks_for_a_topic_that_is_not_read_is_not_lost",
+        ("", " AND r.topic RLIKE '^[a-zA-Z0-9._-]+$'", ""),
+    ),
+    noticed(
         "what is lost is not known where a topic is not read",
         f"{LAKE}.gold",
         f"{DAYS}::test_what_is_lost_is_not_known_where_rows_ask_for_a_topic_that_was_not_read",

@@ -424,7 +424,7 @@ class SimSinkProducer(_Client):
         del headers
         if self._error is not None:
             code = KafkaError._FATAL if self._error.fatal() else KafkaError._STATE
-            raise KafkaException(KafkaError(code, "simulated", self._error.fatal()))
+            raise KafkaException(KafkaError(code, "simulated"))  # not marked as fatal, in truth too
         assert self.name is None or self._in_transaction
         if len(self) >= self.most_waiting:
             self.hub.fired["queue_full"] += 1

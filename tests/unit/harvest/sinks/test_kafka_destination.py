@@ -21,6 +21,7 @@ from harvest.sinks.kafka import destination as module
 from harvest.sinks.kafka import refusals
 from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
 from harvest.sinks.kafka.refusals import BadTopics, RowErrors, TopicLook
+from tests.support.mock_brokers import mock_brokers
 
 ROW = Row(1, "t", b"k", b"v")
 TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
@@ -56,6 +57,10 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaDestination]:
     settings = {"bootstrap.servers": "localhost:1", "message.timeout.ms": 1, "linger.ms": 3}
     with closing(KafkaDestination(KafkaEndpoint(settings, timeout_ms=700))) as made:
         yield made
+
+
+def of_servers(servers: str) -> KafkaDestination:
+    return KafkaDestination(KafkaEndpoint({"bootstrap.servers": servers, "log_level": 0}))
 
 
 def send(sink: KafkaDestination, *errors: KafkaError | None) -> Outcome:
@@ -134,6 +139,31 @@ def test_a_producer_that_has_given_up_is_replaced(sink: KafkaDestination) -> Non
     assert send(sink, None) == Outcome(200)
     first, second = Producer.made
     assert (first.purged, second.purged) == (True, False)
+
+
+def test_a_producer_that_takes_nothing_since_it_has_given_up_is_replaced(
+    sink: KafkaDestination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """confluent-kafka says so without marking its error as fatal."""
+
+    def produce(*_: object, **__: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._FATAL, "Unable to produce message"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Producer, "produce", produce)
+        assert send(sink).unavailable
+    assert Producer.made[0].purged
+    assert send(sink, None) == Outcome(200)
+
+
+def test_a_real_producer_that_a_broker_made_give_up_is_replaced() -> None:
+    """As where a broker has lost what it had acknowledged, and the numbers of records with it."""
+    with mock_brokers() as brokers, closing(of_servers(brokers.servers)) as real:
+        assert real.send(ROW, "key", 1) == Outcome(200)
+        brokers.refuse_produce(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        assert real.send(ROW, "key", 1).unavailable
+        found = [real.send(ROW, "key", 1) for _ in range(2)]
+        assert found[-1] == Outcome(200)
 
 
 def test_what_confluent_kafka_raises_over_a_producer_that_has_given_up_ends_no_process(
