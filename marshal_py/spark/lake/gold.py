@@ -108,6 +108,16 @@ WITH hours AS (
     coalesce(max(upto) FILTER (WHERE r.hour < m.at), min(low)) AS end_offset, min(low) AS low
   FROM moments AS m CROSS JOIN records AS r
   GROUP BY m.at, topic, partition
+), names AS (
+  SELECT topic AS name,
+    coalesce(nullif(regexp_extract(topic, '{parts}', 1), ''), topic) AS topic,
+    try_cast(regexp_extract(topic, '{parts}', 2) AS bigint) AS part,
+    regexp_extract(topic, '{parts}', 3) AS divided
+  FROM (
+    SELECT topic FROM {positions}
+    WHERE day IS NULL OR day BETWEEN date_sub({day}, {still}) AND date_add({day}, {days})
+    UNION SELECT topic FROM {claims} WHERE day IS NULL OR day >= {day}
+  )
 ), steps AS (
   SELECT group_id, topic, partition, day, struct(at, epoch, client_id IS NULL AS nobody) AS moment,
     greatest(coalesce(next_offset, 0), coalesce(claimed_offset, 0)) AS position
@@ -115,32 +125,45 @@ WITH hours AS (
 ), held AS (
   SELECT DISTINCT group_id, topic, partition FROM {claims}
   WHERE (day IS NULL OR day >= {day}) AND (from_at IS NULL OR from_at < date_add({day}, 1))
+), last AS (
+  SELECT group_id, topic, partition, max(at) AS at
+  FROM {positions} LEFT SEMI JOIN held USING (group_id, topic, partition)
+  WHERE day >= date_sub({day}, {still}) AND day < date_sub({day}, {days})
+  GROUP BY group_id, topic, partition
 ), cells AS (
-  SELECT group_id,
-    coalesce(nullif(regexp_extract(topic, '{parts}', 1), ''), topic) AS topic,
-    coalesce(try_cast(regexp_extract(topic, '{parts}', 2) AS bigint), partition) AS partition,
-    regexp_extract(topic, '{parts}', 3) AS divided, partition AS slot, moment, position
+  SELECT group_id, n.topic, coalesce(part, partition) AS partition, divided, partition AS slot,
+    moment, position
   FROM (
-    SELECT group_id, topic, partition, moment, position FROM steps
+    SELECT group_id, topic AS name, partition, moment, position FROM steps
     WHERE day IS NULL OR day BETWEEN date_sub({day}, {days}) AND date_add({day}, {days})
     UNION ALL
-    SELECT group_id, topic, partition, max(moment) AS moment, max_by(position, moment) AS position
-    FROM steps LEFT SEMI JOIN held USING (group_id, topic, partition)
+    SELECT s.group_id, s.topic, s.partition, moment, position
+    FROM steps AS s LEFT SEMI JOIN last AS l ON l.group_id = s.group_id AND l.topic = s.topic
+      AND l.partition = s.partition AND l.at = s.moment.at
     WHERE day >= date_sub({day}, {still}) AND day < date_sub({day}, {days})
-    GROUP BY group_id, topic, partition
     UNION ALL
     SELECT group_id, topic, partition, struct(from_at AS at, epoch, false AS nobody), -1
     FROM {claims}
     WHERE (day IS NULL OR day >= {day}) AND from_at < date_add({day}, 1) AND first_offset IS NULL
+  ) JOIN names AS n USING (name)
+  WHERE n.topic IN (
+    SELECT topic FROM {published} WHERE day BETWEEN date_sub({day}, {still}) AND {day}
   )
-), seen AS (
-  SELECT m.at, group_id, topic, partition, divided, max(moment) AS moment,
-    IF(divided = '@', max(struct(was_at, position)).position, max_by(position, moment)) AS position
-  FROM moments AS m JOIN (
+), hourly AS (
+  SELECT group_id, topic, partition, divided, slot,
+    greatest(date_trunc('HOUR', moment.at), cast({day} AS timestamp)) AS hour,
+    max(moment) AS moment, max_by(position, moment) AS position,
+    max(struct(was_at, position)) AS furthest
+  FROM (
     SELECT *, max(IF(divided = '', moment.at, NULL)) OVER (
         PARTITION BY group_id, topic, partition ORDER BY moment.at, divided = '') AS was_at
-    FROM cells
-  ) AS c ON c.moment.at < m.at
+    FROM cells WHERE moment.at < {as_of}
+  )
+  GROUP BY ALL
+), seen AS (
+  SELECT m.at, group_id, topic, partition, divided, max(moment) AS moment,
+    IF(divided = '@', max(furthest).position, max_by(position, moment)) AS position
+  FROM moments AS m JOIN hourly ON hour < m.at
   GROUP BY m.at, group_id, topic, partition, divided, slot
 ), positions AS (
   SELECT at, group_id, topic, partition, min(position) AS position
@@ -162,6 +185,7 @@ FROM ends AS e JOIN positions AS p
 two positions at one moment the later counts: where one was set, the claim ended with that. A group
 is as far as its last slot, or its furthest range since the partition itself had a position, as it
 shares the topic at that moment. Who holds a partition and has stored no position has it all to do.
+Of each hour the last position is enough: what is compared with all moments stays small.
 """
 
 _LEADERSHIP: Final = """
