@@ -728,8 +728,8 @@ SPARK: tuple[Noticed, ...] = (
         f"{DAYS}::test_lag_of_a_partition_that_is_shared_by_ranges_is_that_of_the_furthest",
         (
             "",
-            "IF(divided = '@', max(struct(was_at, position))",
-            "IF(divided = '', max(struct(was_at, position))",
+            "IF(divided = '@', max(furthest)",
+            "IF(divided = '', max(furthest)",
         ),
     ),
     noticed(
@@ -764,7 +764,11 @@ SPARK: tuple[Noticed, ...] = (
         "who holds nothing any more is not behind for ever",
         f"{LAKE}.gold",
         f"{DAYS}::test_lag_of_a_group_that_has_stood_still_for_days_is_known",
-        ("", "FROM steps LEFT SEMI JOIN held USING (group_id, topic, partition)", "FROM steps"),
+        (
+            "",
+            "FROM {positions} LEFT SEMI JOIN held USING (group_id, topic, partition)",
+            "FROM {positions}",
+        ),
     ),
     noticed(
         "a leader that was silent led until it was heard of last",
@@ -1230,7 +1234,7 @@ SPARK: tuple[Noticed, ...] = (
         "lag by ranges is from where a position was set on",
         f"{LAKE}.gold",
         f"{DAYS}::test_lag_by_ranges_is_from_where_a_position_was_set_on",
-        ("", "max(struct(was_at, position)).position", "max(position)"),
+        ("", "max(struct(was_at, position)) AS furthest", "max(struct(0, position)) AS furthest"),
     ),
     noticed(
         "of an outbox that names no topic nothing is proved",
@@ -1249,6 +1253,16 @@ SPARK: tuple[Noticed, ...] = (
         f"{ON}.audit_report",
         f"{UNIT}/test_audit_report.py::test_lag_by_ranges_is_of_the_furthest_since_a_position_was_set",
         ("_furthest", "if other.is_whole:", "if False:"),
+    ),
+    noticed(
+        "of an hour the last position counts, and of the day before what is before it",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_lag_is_what_had_come_and_was_not_done_when_an_hour_ended",
+        (
+            "",
+            "greatest(date_trunc('HOUR', moment.at), cast({day} AS timestamp)) AS hour",
+            "cast({day} AS timestamp) AS hour",
+        ),
     ),
     noticed(
         "who has stored no position has it all to do",
