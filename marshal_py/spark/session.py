@@ -34,6 +34,10 @@ _STARTED_HERE: Final[dict[str, str]] = {
     "spark.driver.memory": "2g",
     # A short job ends before the second compiler has paid for itself on two cores.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=4",
+    # The last records that each query has polled are kept for so long: by default 5 minutes, and a
+    # driver that makes several runs has them of all of these.
+    "spark.kafka.consumer.fetchedData.cache.timeout": "20s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "10s",
 }
 
 _ALWAYS: Final[dict[str, str]] = {
