@@ -150,6 +150,8 @@ class ConnectionErrors:
         what = line.rpartition("]: ")[2]
         if "in state APIVERSION_QUERY" in what and "listener?" not in what:
             what += ": connecting to a TLS listener? See security.protocol"
+        if "Disconnected" in what and "in state SSL_HANDSHAKE" in what and "listener?" not in what:
+            what += ": connecting to a PLAINTEXT broker listener? See security.protocol"
         if "listener?" in what:
             self.note_outage(KafkaError._TRANSPORT, what)
 

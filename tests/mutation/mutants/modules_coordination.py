@@ -1688,6 +1688,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "who is reset in a handshake of TLS is told why",
+        "marshal_py.client.kafka_clients",
+        "unit/marshal_py/client/test_connection_errors.py::test_who_is_hung_up_on_by_a_reset_is_told_of_the_other_protocol",
+        ("ConnectionErrors.log", "in state SSL_HANDSHAKE", "in state TLS"),
+    ),
+    noticed(
         "a topic for dead letters that cannot be is refused at once",
         f"{CONSUMER}.dead_letters",
         f"{OF_CONSUMER}/handlers/test_options.py::test_a_topic_for_dead_letters_that_cannot_be_is_refused",

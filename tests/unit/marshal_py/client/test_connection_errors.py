@@ -70,6 +70,31 @@ def test_one_refusal_may_be_an_accident_and_several_are_none() -> None:
     assert errors.repeated
 
 
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("Disconnected (after 1ms in state APIVERSION_QUERY)", "a TLS listener"),
+        (
+            "Disconnected: connection reset by peer (after 0ms in state SSL_HANDSHAKE)",
+            "a PLAINTEXT broker listener",
+        ),
+    ],
+)
+def test_who_is_hung_up_on_by_a_reset_is_told_of_the_other_protocol(line: str, cause: str) -> None:
+    errors = ConnectionErrors()
+    errors.log(logging.ERROR, "FAIL [rdkafka#producer-1] [thrd:b:1]: b:1: " + line)
+    found = errors.failure(KafkaError(KafkaError._TIMED_OUT))
+    assert isinstance(found, AuthenticationFailed)
+    assert f"connecting to {cause}?" in str(found)
+
+
+def test_a_certificate_that_is_refused_is_no_mismatch_of_protocols() -> None:
+    errors = ConnectionErrors()
+    why = "SSL handshake failed: certificate verify failed (after 3ms in state SSL_HANDSHAKE)"
+    errors.log(logging.ERROR, "FAIL [rdkafka#producer-1] [thrd:b:1]: b:1: " + why)
+    assert isinstance(errors.failure(KafkaError(KafkaError._TIMED_OUT)), BrokerUnavailable)
+
+
 def test_a_broker_that_is_gone_is_no_mismatch_of_protocols() -> None:
     errors = ConnectionErrors()
     timed_out = KafkaError(KafkaError._TIMED_OUT)
