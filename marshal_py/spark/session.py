@@ -34,8 +34,10 @@ _STARTED_HERE: Final[dict[str, str]] = {
     "spark.driver.memory": "2g",
     # A short job ends before the second compiler has paid for itself on two cores.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=4",
-    # The last records that each query has polled are kept for so long: by default 5 minutes, and a
-    # driver that makes several runs has them of all of these.
+    # The consumers of each query, and the last records that they have polled, are kept for so long:
+    # by default 5 minutes, and a driver that makes several runs has those of all of these.
+    "spark.kafka.consumer.cache.timeout": "20s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "10s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "20s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "10s",
 }

@@ -76,7 +76,8 @@ def test_here_it_is_reached_by_nobody_else_and_runs_this_python(builder: Builder
     assert (builder.told["name"], builder.told["master"]) == ("mine", "local[*]")
     assert builder.told["spark.driver.bindAddress"] == "127.0.0.1"
     assert builder.told["spark.jars"] == "/connector.jar"
-    assert builder.told["spark.kafka.consumer.fetchedData.cache.timeout"] == "20s"
+    for what in ("cache", "fetchedData.cache"):
+        assert builder.told[f"spark.kafka.consumer.{what}.timeout"] == "20s"
     assert builder.later["spark.sql.session.timeZone"] == "UTC"
     assert builder.log_levels == ["ERROR"]
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
