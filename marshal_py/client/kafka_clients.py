@@ -36,6 +36,7 @@ __all__ = [
     "connect",
     "failure_of",
     "give_up",
+    "is_fatal",
     "is_mock",
     "no_answer",
     "patience",
@@ -271,6 +272,14 @@ def failure_of(error: KafkaException | SystemError) -> KafkaError:
         problem: KafkaError = error.args[0]
         return problem
     return KafkaError(KafkaError._FATAL, str(error))
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether the producer of which this is said will never send again.
+
+    What `produce` raises over such a one has a code of its own, and is not marked as fatal.
+    """
+    return bool(error.fatal()) or error.code() == KafkaError._FATAL
 
 
 def read_to_end(

@@ -20,6 +20,7 @@ from marshal_py.client.kafka_clients import (
     ConnectionErrors,
     connect,
     give_up,
+    is_fatal,
     problem_of,
 )
 from marshal_py.client.settings import KafkaConfig
@@ -107,7 +108,7 @@ class LogWriter:
         problem = problem_of((BufferError, KafkaException), produce)
         if problem is not None:
             failed(str(problem))
-            if isinstance(problem, KafkaException) and problem.args[0].code() == KafkaError._FATAL:
+            if isinstance(problem, KafkaException) and is_fatal(problem.args[0]):
                 self._replace(problem)
 
     def _replace(self, why: Exception) -> None:

@@ -28,7 +28,13 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import PRODUCER_FAILED, RECONNECT, connect, failure_of
+from marshal_py.client.kafka_clients import (
+    PRODUCER_FAILED,
+    RECONNECT,
+    connect,
+    failure_of,
+    is_fatal,
+)
 from marshal_py.client.settings import KafkaConfig, is_topic
 from marshal_py.consumer.topics import Topics
 from marshal_py.errors import (
@@ -207,7 +213,7 @@ class DeadLetters:
             raise denied(self._kafka, topic, "Write")
         if problem.code() in _FINAL:
             raise DeadLetterFailed(f"topic {topic!r} takes no dead letter: {problem.str()}")
-        if problem.fatal() or problem.code() == KafkaError._FATAL:
+        if is_fatal(problem):
             self._replace(producer)
         raise BrokerUnavailable(f"topic {topic!r} took no dead letter: {problem.str()}")
 

@@ -17,7 +17,7 @@ import uuid
 import zlib
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 
 from harvest import OutboxRecord, Stasher
 from harvest.databases.mysql.table import connect_arguments
@@ -31,6 +31,7 @@ from marshal_py import (
     NotHeld,
     Retry,
 )
+from marshal_py.client.kafka_clients import is_fatal
 from marshal_py.consumer.consumer import Mode
 from marshal_py.protocol.claimant import Claimant
 from marshal_py.protocol.messages import LEVEL
@@ -395,7 +396,7 @@ class MessageWriter:
                 except KafkaException as error:
                     # A broker that forgot what it had acknowledged (power loss, an unclean
                     # election) knows another sequence: the producer is of no use any more.
-                    if error.args[0].code() != KafkaError._FATAL:
+                    if not is_fatal(error.args[0]):
                         raise
                     self._producer = self._connect()
             self._producer.poll(0)

@@ -23,7 +23,7 @@ from harvest.core.topic_names import is_topic
 from harvest.errors import ConfigurationError, InvalidRecord, SinkHangs
 from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import producer_settings
-from marshal_py.client.kafka_clients import PRODUCER_FAILED
+from marshal_py.client.kafka_clients import PRODUCER_FAILED, is_fatal
 
 __all__ = ["KafkaDestination", "KafkaEndpoint"]
 
@@ -128,8 +128,7 @@ class KafkaDestination:
         except SystemError as error:  # confluent-kafka raises one over a producer that is given up
             why = f"the producer has given up: {error.__cause__ or error}"
             failure = KafkaError(KafkaError._FATAL, why, fatal=True)
-        # What `produce` raises is not marked as fatal, nor are reports.
-        if failure is not None and (failure.fatal() or failure.code() == KafkaError._FATAL):
+        if failure is not None and is_fatal(failure):
             self._discard(live)
         return failure
 

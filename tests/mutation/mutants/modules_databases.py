@@ -1249,7 +1249,7 @@ DATABASES: tuple[Noticed, ...] = (
         "a producer of a destination that takes nothing any more is replaced",
         "harvest.sinks.kafka.destination",
         "unit/harvest/sinks/test_kafka_destination.py::test_a_producer_that_takes_nothing_since_it_has_given_up_is_replaced",
-        ("KafkaDestination._produce", " or failure.code() == KafkaError._FATAL", ""),
+        ("KafkaDestination._produce", "is_fatal(failure)", "failure.fatal()"),
     ),
     noticed(
         "a right that is missing on a topic leaves the rest of the destination alone",

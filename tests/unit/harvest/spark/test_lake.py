@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from harvest.errors import ConfigurationError
 from harvest.spark import lake as module
 from harvest.spark.lake import add_archive, add_table
 from marshal_py.spark.lake.tables import Lake
+from tests.support.watched_cluster import watched_sessions
 
 CONFLICT = RuntimeError("[DELTA_CONCURRENT_APPEND] Files were added by a concurrent update.")
 
@@ -119,13 +119,7 @@ def test_a_look_knows_the_rows_of_before_it_began(monkeypatch: pytest.MonkeyPatc
     began = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
     clock = [began]
 
-    watched: list[object] = []
-
-    @contextlib.contextmanager
-    def watch(spark: object) -> Iterator[None]:
-        watched.append(spark)
-        yield
-        watched.remove(spark)
+    watched = watched_sessions(monkeypatch, module)
 
     def read(*_: object) -> Any:
         assert watched, "it would wait for ever for a cluster that is gone"
@@ -137,7 +131,6 @@ def test_a_look_knows_the_rows_of_before_it_began(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "dt", SimpleNamespace(datetime=now, UTC=dt.UTC))
     lake = cast(Any, SimpleNamespace(check_version=lambda _: None))
     monkeypatch.setattr(Lake, "to_write", classmethod(lambda *_: lake))
-    monkeypatch.setattr(module, "cluster_watched", watch)
     for name, step in {
         "_of_newest_day": lambda *_: None,
         "postgres_rows": read,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,6 +24,7 @@ from harvest.spark.reconcile import Outbox, _extent, _fingerprint, _only, _print
 from harvest.spark.sources import _NEEDED, Part, of_kafka, of_postgres, postgres_rows
 from harvest.spark.state import State, StateFolder
 from marshal_py.errors import TopicMissing
+from tests.support.watched_cluster import watched_sessions
 
 
 class Ends:
@@ -154,13 +154,7 @@ def test_where_all_arrived_the_table_of_findings_has_none_of_the_run_before(
 def test_a_run_keeps_others_out_and_does_not_wait_for_a_cluster_that_is_gone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_state: bool
 ) -> None:
-    watched: list[object] = []
-
-    @contextmanager
-    def watch(spark: object) -> Iterator[None]:
-        watched.append(spark)
-        yield
-        watched.remove(spark)
+    watched = watched_sessions(monkeypatch, module)
 
     result = module.Reconciliation(1, 0, 1, {}, 0, {}, [], 0.1)
 
@@ -173,7 +167,6 @@ def test_a_run_keeps_others_out_and_does_not_wait_for_a_cluster_that_is_gone(
     def raises_if(locked: bool) -> Any:
         return pytest.raises(ConfigurationError, match="another") if locked else nullcontext()
 
-    monkeypatch.setattr(module, "cluster_watched", watch)
     monkeypatch.setattr(module._Run, "compare", compare)
     state = tmp_path if with_state else None
     spark = cast(Any, "spark")

@@ -18,6 +18,7 @@ from marshal_py.protocol.snapshots import anchor_of
 from marshal_py.spark import audit as module
 from marshal_py.spark.audit import LAG_SAMPLES, _Driver, _Part
 from marshal_py.spark.audit_store import Store
+from tests.support.watched_cluster import watched_sessions
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 Before = dict[str, Any]
@@ -309,13 +310,7 @@ def test_a_damaged_snapshot_is_told_and_counted_though_nothing_else_is_new(log: 
 def test_a_run_keeps_others_out_and_does_not_wait_for_a_cluster_that_is_gone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: Ends
 ) -> None:
-    watched: list[object] = []
-
-    @contextlib.contextmanager
-    def watch(spark: object) -> Iterator[None]:
-        watched.append(spark)
-        yield
-        watched.remove(spark)
+    watched = watched_sessions(monkeypatch, module)
 
     def run(driver: _Driver, spark: object, store: Store, sample_ms: int) -> Any:
         assert watched == [spark]
@@ -323,7 +318,6 @@ def test_a_run_keeps_others_out_and_does_not_wait_for_a_cluster_that_is_gone(
             pass
         return driver.config, driver.topic, driver.snapshot_topic, driver.timeout_s, sample_ms
 
-    monkeypatch.setattr(module, "cluster_watched", watch)
     monkeypatch.setattr(module, "Offsets", lambda *_: contextlib.nullcontext(ends))
     monkeypatch.setattr(_Driver, "run", run)
     found = module.audit(
