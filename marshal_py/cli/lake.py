@@ -173,7 +173,9 @@ def run(
 def maintain(
     place: Place = "lake",
     bronze_days: Annotated[int, typer.Option(help="How long days of bronze are kept.")] = 90,
-    days: Annotated[int, typer.Option(help="How long days of silver and gold are kept.")] = 400,
+    days: Annotated[
+        int, typer.Option(help="How long those of silver and gold are: 30 more than that at least.")
+    ] = 400,
     vacuum_h: Annotated[
         float,
         typer.Option("--vacuum", metavar="HOURS", help="Replaced files go after so long."),

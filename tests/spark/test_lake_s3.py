@@ -92,7 +92,7 @@ def test_a_day_in_a_bucket_by_runs_that_overlap(
     code, found = store.run(*words)
     assert (code, found["records"], found["published"]) == (1, 0, 0)
     assert unmet(found) == wanted
-    kept = ("--bronze-days", "99999", "--days", "99999", "--json")
+    kept = ("--bronze-days", "9999", "--days", "99999", "--json")
     code, found = store.run(
         "marshal_py.cli", "lake", "maintain", "--lake", traffic.lake.place, *kept
     )

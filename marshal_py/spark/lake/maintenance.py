@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from marshal_py.errors import ConfigurationError
-from marshal_py.spark.lake.sql import table_name
+from marshal_py.spark.lake.sql import STILL_DAYS, table_name
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 
 if TYPE_CHECKING:
@@ -34,18 +34,25 @@ def maintain(
     """Delete old days, compact what was written, and delete files that nobody needs.
 
     `bronze_days`, `days`: how long days are kept in bronze, and in silver and gold; findings until
-    they expire. Rows that have not ended stay. `vacuum_h`: files that were replaced so long ago go:
+    they expire. A day of which bronze has all may be written again, and its gold is made of the
+    silver of 30 days before it, too: `days` is at least so much more. Rows that have not ended
+    stay. `vacuum_h`: files that were replaced so long ago go:
     whoever reads for longer than that finds them gone. What may not be folded yet stays. Returns
     the rows that each table lost. May be done beside runs, of which one may fail then, and is to be
     started again. Raises `ConfigurationError`, also for a lake of a later version.
     """
     for name, value, least in (
         ("bronze_days", bronze_days, 2),
-        ("days", days, 2),
         ("vacuum_h", vacuum_h, _LEAST_VACUUM_H),
     ):
         if not value >= least:
             raise ConfigurationError(f"{name} = {value} must be {least} or more")
+    if days < bronze_days + STILL_DAYS:
+        raise ConfigurationError(
+            f"days = {days} must be {bronze_days + STILL_DAYS} or more: while bronze has a day "
+            f"(bronze_days = {bronze_days}) it may be written again, and its gold is made of the "
+            f"silver of {STILL_DAYS} days before it, too (a smaller bronze_days needs fewer)"
+        )
     lake.check_version(spark)
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
 

@@ -816,6 +816,12 @@ SPARK: tuple[Noticed, ...] = (
         ("maintain", "max(vacuum_h, unread_h)", "vacuum_h"),
     ),
     noticed(
+        "what days that bronze has are made of is deleted",
+        f"{LAKE}.maintenance",
+        f"{UNIT}/lake/test_maintenance.py::test_silver_outlives_bronze_by_what_gold_looks_back",
+        ("maintain", "days < bronze_days + STILL_DAYS", "days < bronze_days"),
+    ),
+    noticed(
         "a lake of a later version is refused",
         f"{LAKE}.tables",
         f"{UNIT}/lake/test_places.py::test_a_lake_of_a_later_version_is_refused",

@@ -65,11 +65,11 @@ class Lake:
 
 def test_days_go_when_they_are_older_than_is_wanted_and_findings_when_they_expire() -> None:
     lake = Lake(list(LAKE_TABLES))
-    assert lake.maintain(bronze_days=2, days=3) == {}
+    assert lake.maintain(bronze_days=2, days=32) == {}
     assert lake.filters["bronze.coordination"] == "day < DATE '2026-02-27'"
     assert lake.filters["gold.findings"] == "expires_on < DATE '2026-03-01'"
     assert {f for t, f in lake.filters.items() if t.startswith("silver.")} == {
-        "day < DATE '2026-02-26'"
+        "day < DATE '2026-01-28'"
     }
     assert set(lake.filters) == {
         table
@@ -109,10 +109,19 @@ def test_files_that_no_run_may_have_folded_yet_stay(ran_h: float | None, hours: 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("bronze_days", 1), ("days", 1), ("vacuum_h", 0.99), ("vacuum_h", float("nan"))],
+    [("bronze_days", 1), ("days", 119), ("vacuum_h", 0.99), ("vacuum_h", float("nan"))],
 )
 def test_a_time_that_is_too_short_is_named_and_nothing_is_done(name: str, value: float) -> None:
     lake = Lake(list(LAKE_TABLES), old=1)
     with pytest.raises(ConfigurationError, match=rf"{name} = {value} must be"):
         lake.maintain(**{name: value})
     assert (lake.statements, lake.settings) == ([], {})
+
+
+def test_silver_outlives_bronze_by_what_gold_looks_back() -> None:
+    """A run would write days again of what is left: without lag, leaders and takeovers."""
+    lake = Lake(list(LAKE_TABLES), old=1)
+    with pytest.raises(ConfigurationError, match=r"days = 44 must be 45 or more: .*_days = 15\)"):
+        lake.maintain(bronze_days=15, days=44)
+    assert lake.statements == []
+    assert lake.maintain(bronze_days=15, days=45)
