@@ -221,7 +221,7 @@ class LogReader:
     def _connect(self, wait_ms: int) -> None:
         """Make the consumer. A fetch to which there is no answer waits for `wait_ms`."""
         errors = ConnectionErrors()
-        self._pulse = Pulse({} if self._is_polled else {"statistics.interval.ms": 0})
+        pulse = Pulse({} if self._is_polled else {"statistics.interval.ms": 0})
         least_bytes = 1
         if self._gather_ms:
             wait_ms, least_bytes = min(wait_ms, self._gather_ms), GATHERED_BYTES
@@ -243,10 +243,11 @@ class LogReader:
                 "isolation.level": "read_uncommitted",
                 "enable.partition.eof": True,
                 "fetch.min.bytes": least_bytes,
-                **self._pulse.settings,
+                **pulse.settings,
             },
             errors,
         )
+        self._pulse = pulse
         self._metadata = LogMetadata(
             self._consumer,
             self._config,
@@ -361,9 +362,10 @@ class LogReader:
                 self._consumer.incremental_assign(more)
 
     def _reconnect(self) -> None:
+        old = self._consumer
+        self._connect(MOCK_WAIT_MS if self._is_quick else WAIT_MS)  # first: it may raise
         self._was_assigned = False
-        close_consumer(self._consumer)
-        self._connect(MOCK_WAIT_MS if self._is_quick else WAIT_MS)
+        close_consumer(old)
 
     def _describe(self, deadline: float) -> tuple[int, int, TopicFacts | None]:
         """Return how many partitions log and snapshots have, and what topic the log is.

@@ -24,7 +24,7 @@ from marshal_py.client.kafka_clients import (
     problem_of,
 )
 from marshal_py.client.settings import KafkaConfig
-from marshal_py.errors import AccessDenied
+from marshal_py.errors import AccessDenied, ConfigurationError
 from marshal_py.protocol.snapshots import SnapshotDue, encode_snapshot
 
 __all__ = ["LogWriter"]
@@ -118,7 +118,12 @@ class LogWriter:
             self._refused(self.topic)
         else:
             logger.error("the producer failed for good (%s); making a new one", why)
-        old, self._producer = self._producer, self._connect()
+        old = self._producer
+        try:
+            self._producer = self._connect()
+        except ConfigurationError as error:
+            # Its files are being replaced, as a certificate and its key are: it worked before.
+            logger.warning("%s; the next record tries again", error)
         give_up(old)
 
     def start_over(self) -> None:

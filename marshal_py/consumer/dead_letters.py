@@ -61,6 +61,8 @@ REPLAYED: Final = "dlq-replayed-"
 MAX_TEXT: Final = 1_000
 DELIVERY_MS: Final = 10_000
 CLOSE_S: Final = 1.0
+AGAIN_S: Final = 1.0
+"""A producer that could not be made is tried again so much later."""
 
 logger = logging.getLogger("marshal_py.consumer")
 
@@ -219,9 +221,14 @@ class DeadLetters:
 
     def _replace(self, failed: Any) -> None:
         """Make another producer, if nobody has: this one will never send again."""
-        with self._lock:
-            if self._producer is failed:
-                self._producer = connect(Producer, self._config)
+        try:
+            with self._lock:
+                if self._producer is failed:
+                    self._producer = connect(Producer, self._config)
+        except ConfigurationError as error:
+            # Its files are being replaced, as a certificate and its key are: it worked before.
+            logger.warning("no producer can be made for dead letters: %s", error)
+            time.sleep(AGAIN_S)
 
     def close(self) -> None:
         """Wait for what was begun."""

@@ -22,6 +22,7 @@ from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.headers import make_headers_readable
 from marshal_py.client.kafka_clients import (
     CLOSE_S,
+    OUTAGE_WARNING_S,
     RECONNECT,
     ConnectionErrors,
     close_consumer,
@@ -37,7 +38,7 @@ from marshal_py.consumer.range_stream import RangeStream
 from marshal_py.consumer.slot_stream import SlotStream
 from marshal_py.consumer.stream import Stream
 from marshal_py.consumer.wakeup import Wakeup
-from marshal_py.errors import MarshalError
+from marshal_py.errors import ConfigurationError, MarshalError
 
 __all__ = ["CONNECT_S", "FETCH", "IDLE_WAIT_S", "MAX_FETCH", "Fetcher", "key_of"]
 
@@ -72,6 +73,9 @@ is taken in so often: librdkafka keeps it all."""
 
 LOOK_S: Final = 5.0
 """`look` waits for an answer so long."""
+
+AGAIN_S: Final = 1.0
+"""A Kafka client that could not be made is tried again so much later."""
 
 _GONE: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -108,6 +112,8 @@ class Fetcher:
         """Every topic of which something was ever fetched."""
         self.on_gone: Callable[[str], None] = lambda _: None
         """Called when Kafka says that it does not know a topic that is fetched. Be quick."""
+        self.problem: str | None = None
+        """Why nothing is fetched for now, None while it is."""
         self._client_id = marshal.client_id
         self._log = log
         self._wakeup = wakeup
@@ -130,6 +136,8 @@ class Fetcher:
         self._lock = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._commanded = threading.Event()
+        self._again_s = self._warned_s = float("-inf")
+        """When a Kafka client that could not be made is tried again, and when that was told."""
         self._heard_s = 0.0
         """When the Kafka client could tell something for the last time."""
         self._moved_s = 0.0
@@ -217,13 +225,13 @@ class Fetcher:
                 return 0
             self._heard_s = time.monotonic()
             before = len(self._fetched)
-            self._run_commands()
+            is_ready = self._run_commands()
             found = len(self._fetched) - before  # what was fetched before it was ours
             if found > 0:
                 return found
             self._fetching = threading.get_ident()
             try:
-                messages = self._take(most, wait_s)
+                messages = self._take(most, wait_s) if is_ready else []
             finally:
                 self._fetching = None
         if self._is_left:
@@ -237,7 +245,7 @@ class Fetcher:
             self._wakeup.fail(hangs)
             raise hangs
         self._run_commands_if_free()
-        if wait_s and not messages and not self.active:
+        if wait_s and not messages and not (self.active and is_ready):
             # Not in `poll`, under the lock: the first partition shall not wait for its end.
             self._await_command(wait_s)
         self._is_interrupted = False  # last: whoever fetches looks at everything now
@@ -252,7 +260,7 @@ class Fetcher:
         if not is_due or not self._lock.acquire(blocking=False):
             return
         try:
-            if not self._is_closed:
+            if not self._is_closed and self._run_commands():  # first: what was dropped comes again
                 self._heard_s = time.monotonic()
                 self._take(1, 0.0)
         finally:
@@ -406,7 +414,11 @@ class Fetcher:
 
         Asks with a connection of its own.
         """
-        kafka = connect(KafkaConsumer, self._config)
+        try:
+            kafka = connect(KafkaConsumer, self._config)
+        except ConfigurationError as error:
+            self._warn(error)
+            return None
         try:
             kafka.assign([where])
             return kafka.poll(LOOK_S)
@@ -466,12 +478,13 @@ class Fetcher:
 
     def _replace(self, renewed: Collection[str] = ()) -> None:
         streams = list(self._streams.values())
+        kafka = connect(KafkaConsumer, self._config, self._errors)  # first: it may raise
         for stream in streams:
             stream.stop(self._kafka)
             if stream.source[0] in renewed:
                 stream.renew()
         close_consumer(self._kafka)
-        self._kafka = connect(KafkaConsumer, self._config, self._errors)
+        self._kafka = kafka
         self._kafka.incremental_assign(
             [
                 self._unverified.place(key, offset, self.active[key].epochs)
@@ -495,17 +508,44 @@ class Fetcher:
         self._commanded.set()
 
     def _run_commands_if_free(self) -> None:
-        while self._commands and self._lock.acquire(blocking=False):
+        is_ready = True
+        while is_ready and self._commands and self._lock.acquire(blocking=False):
             try:
-                self._run_commands()
+                is_ready = self._run_commands()
             finally:
                 self._lock.release()
 
-    def _run_commands(self) -> None:
+    def _run_commands(self) -> bool:
+        """Return whether all was carried out; not while the Kafka client cannot be replaced.
+
+        Its settings have worked: its files are being replaced, as a certificate and its key are,
+        one after the other. Nothing is fetched before that, as what was dropped must come first.
+        """
         while self._commands:
+            if self.problem is not None and time.monotonic() < self._again_s:
+                return False
             command = self._commands.popleft()
-            if not self._is_closed:
+            if self._is_closed:
+                continue
+            try:
                 command()
+            except ConfigurationError as error:
+                self._commands.appendleft(command)
+                self.problem, self._again_s = str(error), time.monotonic() + AGAIN_S
+                self._warn(error)
+                return False
+            self.problem = None
+        return True
+
+    def _warn(self, problem: ConfigurationError) -> None:
+        """Log why a Kafka client cannot be made, once in a while."""
+        if time.monotonic() - self._warned_s >= OUTAGE_WARNING_S:
+            self._warned_s = time.monotonic()
+            self._log.warning(
+                "%s: no Kafka client can be made to fetch with: %s; trying on",
+                self._client_id,
+                problem,
+            )
 
     def _sort_out(self, messages: list[Any]) -> None:
         """Collect what was fetched, by partition; order matters within a partition only.

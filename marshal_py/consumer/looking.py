@@ -72,6 +72,8 @@ def health(core: ConsumerCore, stuck: int) -> Health:
         problems.append(f"{type(failure).__name__}: {failure}")
     elif core.marshal.refused is not None:  # in the end others have all, and no lease has lapsed
         problems.append(f"{type(core.marshal.refused).__name__}: {core.marshal.refused}")
+    elif core.fetcher.problem is not None:
+        problems.append(f"nothing is fetched for now: {core.fetcher.problem}")
     else:
         lapsed = [part for part in core.partitions.all() if part.suspended]
         if lapsed:

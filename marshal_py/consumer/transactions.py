@@ -52,6 +52,9 @@ STEP_S: Final = 5.0
 
 ABORT_S: Final = 10.0
 
+AGAIN_S: Final = 1.0
+"""A Kafka client that could not be made is tried again so much later."""
+
 _USELESS: Final = (KafkaError._FATAL, KafkaError._FENCED, KafkaError._STATE)
 """What a producer says that has been fenced while it was filled."""
 
@@ -141,6 +144,8 @@ class Transactions:
             "group.id": self._group,
             "isolation.level": "read_committed",
         }
+        ids = f"marshal.{self._group}."
+        connect(Producer, {**self._config, "transactional.id": ids})  # to hear of a wrong setting
         self._nobody = connect(KafkaConsumer, self._reader_config)
 
     def close(self) -> None:
@@ -221,7 +226,7 @@ class Transactions:
             if opened.claim.reason is not None:
                 del self._producers[key]
         name = f"marshal.{self._group}.{claim.topic}.{claim.partition}"
-        producer = connect(Producer, {**self._config, "transactional.id": name})
+        producer = self._connect(Producer, {**self._config, "transactional.id": name})
         self._step(claim, lambda: producer.init_transactions(STEP_S))
         # From here on nothing of an earlier producer can be committed any more.
         where = TopicPartition(claim.topic, claim.partition)
@@ -233,11 +238,22 @@ class Transactions:
         except KafkaException as error:
             self._check_refused(error.args[0])
             # The next one asks any broker who the coordinator is, and not the one that was.
-            self._nobody = connect(KafkaConsumer, self._reader_config)
+            self._nobody = self._connect(KafkaConsumer, self._reader_config)
             raise _Aborted(f"no answer: {error.args[0].str()}", producer_is_lost=True) from None
         first_epoch_since_set = ClaimMetadata.decode(claim.metadata).first_epoch_since_set
         counts = _epoch_of(found) >= first_epoch_since_set
         return _ClaimProducer(claim, producer, found.offset if counts else NO_OFFSET)
+
+    def _connect(self, kind: Any, config: Mapping[str, Any]) -> Any:
+        """Make a client; one that cannot be made is an attempt that failed, and waited for.
+
+        Its settings have worked: its files are being replaced, as a certificate and its key are.
+        """
+        try:
+            return connect(kind, dict(config))
+        except ConfigurationError as error:
+            time.sleep(AGAIN_S)
+            raise _Aborted(str(error), producer_is_lost=True) from None
 
     def _transact(self, opened: _ClaimProducer, batch: Batch, transform: Transform) -> None:
         producer, claim = opened.producer, opened.claim

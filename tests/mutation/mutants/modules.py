@@ -588,7 +588,7 @@ MODULES: tuple[Noticed, ...] = (
         "unit/marshal_py/consumer/test_transactions.py::test_one_that_may_not_be_read_is_asked_for_anew_by_another_consumer",
         (
             "Transactions._open",
-            "            self._nobody = connect(KafkaConsumer, self._reader_config)\n",
+            "            self._nobody = self._connect(KafkaConsumer, self._reader_config)\n",
             "",
         ),
     ),

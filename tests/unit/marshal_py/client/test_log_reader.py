@@ -28,6 +28,7 @@ from marshal_py.client.topic_watch import ANSWER_S, TopicFacts, TopicWatch
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
+    ConfigurationError,
     LogHole,
     PartitionCountChanged,
 )
@@ -101,6 +102,28 @@ def test_a_first_opening_between_two_topics_takes_the_newer_one(
     reader.open(10)
     assert reader.partition_count_error is None
     assert brokers.asked == 3
+
+
+def test_a_client_that_cannot_be_made_now_is_made_when_it_is_opened_again(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a certificate is being replaced. The one before would be closed, and of no use."""
+
+    def fail(*_: object) -> None:
+        raise ConfigurationError("ssl.key.location failed")
+
+    brokers.answers = iter([(2, OLD)])
+    reader.open(1)
+    before = reader._consumer
+    with monkeypatch.context() as patch:
+        patch.setattr(log_reader, "connect", fail)
+        for again in (reader.await_topic, reader.open):
+            with pytest.raises(ConfigurationError, match="ssl"):
+                again(1)
+    reader.await_topic(1)
+    assert reader._consumer is not before
+    reader.open(1)
+    assert reader._consumer.poll(0) is None, "it is open"
 
 
 def test_a_topic_that_grew_is_refused(brokers: Brokers, reader: LogReader) -> None:

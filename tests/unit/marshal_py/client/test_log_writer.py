@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from marshal_py.client import log_writer as writing
 from marshal_py.client.kafka_clients import OUTAGE_WARNING_S
 from marshal_py.client.log_writer import LogWriter
+from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.rationalizer import PartitionState
 from marshal_py.protocol.snapshots import SnapshotDue, decode_snapshot
 
@@ -105,6 +106,25 @@ def test_a_producer_that_failed_for_good_is_replaced(
     assert producers[0].purged
     assert producers[1].sent == [b"after"]
     assert sorted(seq for seq, _ in writer.take_failures()) == [1, 2]
+
+
+def test_a_producer_that_cannot_be_replaced_now_is_replaced_with_the_next_record(
+    writer: LogWriter, producers: list[StubProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a certificate is being replaced."""
+
+    def fail(*_: object) -> None:
+        raise ConfigurationError("ssl.key.location failed")
+
+    writer.append(0, 1, b"before")
+    producers[0].broken = KafkaException(KafkaError(KafkaError._FATAL))
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "connect", fail)
+        writer.append(0, 2, b"refused")
+    assert sorted(seq for seq, _ in writer.take_failures()) == [1, 2]
+    writer.append(0, 3, b"refused, and by the last time")
+    writer.append(0, 4, b"after")
+    assert producers[1].sent == [b"after"]
 
 
 def test_what_the_protocol_needs_cannot_be_set_otherwise(producers: list[StubProducer]) -> None:

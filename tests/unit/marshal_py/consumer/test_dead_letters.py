@@ -157,6 +157,32 @@ def test_a_producer_that_failed_for_good_is_replaced(
     assert producers == []
 
 
+def test_a_producer_that_cannot_be_replaced_now_is_replaced_a_moment_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While a certificate is being replaced."""
+    failed = FailedProducer(KafkaException(KafkaError(KafkaError._FATAL)), accepts=False)
+    torn = ConfigurationError("ssl.key.location failed")
+    answers: list[Any] = [failed, torn, SlowProducer(1)]
+
+    def connect(*_: object) -> Any:
+        answer = answers.pop(0)
+        if answer is torn:
+            raise torn
+        return answer
+
+    monkeypatch.setattr(dead_letters, "connect", connect)
+    waits: list[float] = []
+    monkeypatch.setattr("marshal_py.consumer.dead_letters.time.sleep", waits.append)
+    made = DeadLetters({}, timeout_s=1)
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailable, match="took no dead letter"):
+            made.send("t.dlq", b"k", b"v", [])
+    made.send("t.dlq", b"k", b"v", [])
+    assert waits == [dead_letters.AGAIN_S]
+    assert "ssl.key.location failed" in caplog.text
+
+
 def test_all_replicas_are_waited_for_whatever_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
 

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 from marshal_py.client.headers import UNREADABLE
 from marshal_py.consumer import fetcher as fetcher_module
 from marshal_py.consumer.consumer import Consumer
-from marshal_py.consumer.fetcher import HEAR_S
+from marshal_py.consumer.fetcher import AGAIN_S, HEAR_S
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import AccessDenied, ConfigurationError, MarshalError, NotHeld
 from marshal_py.protocol.slots import slots_cell
@@ -332,6 +332,83 @@ def test_after_the_end_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> Non
     world.fetcher.close()
     world.fetcher.reconnect(["u"])
     assert len(world.made) == 1
+
+
+class Rotating(World):
+    """Its certificate and its key do not fit each other while `is_torn`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_torn, self.tried, self.clock = False, 0, [1_000.0]
+        super().__init__(monkeypatch)
+        monkeypatch.setattr(fetcher_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+    @property
+    def now_s(self) -> float:
+        return self.clock[0]
+
+    def _connect(self, kind: object, config: dict[str, Any], *more: object) -> FakeKafka:
+        self.tried += 1
+        if self.is_torn:
+            raise ConfigurationError("ssl.key.location failed")
+        return super()._connect(kind, config, *more)
+
+
+def test_a_client_that_cannot_be_made_now_is_made_a_moment_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While a certificate is being replaced. Until then nothing is fetched past what was lost."""
+    world = Rotating(monkeypatch)
+    part, fetcher = world.hold("t", 0, 7), world.fetcher
+    world.made[0].come = [message(9)]
+    world.is_torn = True
+    fetcher.reconnect(["u"])
+    fetcher.unassign(world.hold("t", 1, 0))
+    assert (fetcher.fetch(1), fetcher.fetch(1, 0.001), fetched(world)) == (0, 0, [])
+    assert (world.tried, len(world.made), world.made[0].is_closed) == (2, 1, False)
+    assert fetcher.problem == "ssl.key.location failed"
+    world.clock[0] += AGAIN_S
+    world.clock[0] += HEAR_S
+    fetcher.hear()
+    assert (world.tried, fetched(world)) == (3, [])
+    assert caplog.text.count("ssl.key.location failed; trying on") == 2
+    world.is_torn = False
+    world.clock[0] += AGAIN_S
+    fetcher.fetch(1)
+    assert fetcher.problem is None
+    before, after = world.made
+    assert (before.is_closed, after.assigned) == (True, {("t", 0): 7})
+    after.come = [message(7)]
+    assert fetcher.fetch(1) == 1
+    assert part.fetched == 8
+
+
+def test_what_ctrl_c_lost_comes_before_what_is_only_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its place would be behind that, and it would never come."""
+    world = Rotating(monkeypatch)
+    world.hold("t", 0, 7)
+    before = world.made[0]
+
+    def drop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(before, "consume", drop)
+        with pytest.raises(KeyboardInterrupt):
+            world.fetcher.fetch(1)
+    before.come = [message(8)]
+    world.clock[0] += HEAR_S + 1
+    world.fetcher.hear()
+    assert fetched(world) == []
+    assert world.made[1].assigned == {("t", 0): 7}
+
+
+def test_a_look_for_which_no_client_can_be_made_brings_no_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = Rotating(monkeypatch)
+    world.is_torn = True
+    assert world.fetcher.look(TopicPartition("t", 0, 7)) is None
+    assert "ssl.key.location failed; trying on" in caplog.text
 
 
 @pytest.mark.parametrize(

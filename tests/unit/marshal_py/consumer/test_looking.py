@@ -35,6 +35,7 @@ class Core:
         self.partitions = SimpleNamespace(all=lambda: list(parts))
         self.delivery = SimpleNamespace(claims_messages=False, position=lambda _: 10)
         self.wakeup = SimpleNamespace(failure=None)
+        self.fetcher = SimpleNamespace(problem=None)
         self.marshal = SimpleNamespace(failure=None, refused=None)
         self.closing = threading.Event()
         self.started = True
@@ -72,6 +73,7 @@ def test_each_reason_to_be_unwell_is_told() -> None:
         failure=None, refused=AccessDenied("lacks Write on topic '__marshal'")
     )
     unwell("AccessDenied: lacks Write on topic", marshal=refused)
+    unwell("nothing is fetched for now: ssl", fetcher=SimpleNamespace(problem="ssl"))
     unwell(
         "its thread that claims partitions has ended", assignment=SimpleNamespace(is_alive=False)
     )

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from marshal_py.client import kafka_clients
 from marshal_py.client.kafka_clients import RECONNECT, TRANSACTIONAL_PRODUCER
 from marshal_py.consumer import transactions as module
 from marshal_py.consumer.held_partition import Batch
@@ -258,6 +259,28 @@ def test_what_may_help_is_tried_again_while_the_claim_stands(
     assert world.acked == [5]
 
 
+@pytest.mark.parametrize("kind", [Producer, KafkaConsumer])
+def test_a_client_that_cannot_be_made_now_is_made_a_moment_later(
+    monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    """While a certificate is being replaced."""
+    world = World(monkeypatch, KafkaError(KafkaError._TIMED_OUT), 5)
+    waits: list[float] = []
+    monkeypatch.setattr("marshal_py.consumer.transactions.time.sleep", waits.append)
+    connect, made = world._connect, list[Any]()
+
+    def connect_or_fail(its: Any, config: Any) -> Any:
+        made.append(its)
+        if made.count(kind) == 2 and its is kind:  # the first proves the settings
+            raise ConfigurationError("ssl.key.location failed")
+        return connect(its, config)
+
+    monkeypatch.setattr(module, "connect", connect_or_fail)
+    world.work_off([5])
+    assert waits == [module.AGAIN_S]
+    assert world.acked == [5]
+
+
 def test_of_a_claim_that_has_ended_nothing_is_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -367,6 +390,20 @@ def test_producers_have_the_settings_of_the_client_and_before_them_their_own(
         "transaction.timeout.ms": 60_000,
     }
     assert world.config["bootstrap.servers"] == "localhost:1"
+
+
+def test_a_setting_that_no_producer_takes_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later it would count as a file that is being replaced, and be tried without end."""
+    world = World(monkeypatch, 5)
+    monkeypatch.setattr(module, "connect", kafka_clients.connect)
+    world.of_producers = {"max.in.flight": 6}
+
+    def tries_again(_: float) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("marshal_py.consumer.transactions.time.sleep", tries_again)
+    with pytest.raises(ConfigurationError, match=r"max\.in\.flight"):
+        world.work_off([5])
 
 
 def test_what_comes_again_is_left_out_and_another_claim_fences_anew(
