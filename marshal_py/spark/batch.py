@@ -11,6 +11,7 @@ the next run goes on where the last one ended. What holds: specs/AUDIT.md §6.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.settings import DEFAULT_TOPIC
-from marshal_py.errors import ConfigurationError, NotHeld
+from marshal_py.errors import ClaimTimeout, ConfigurationError, NotHeld
 from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
 from marshal_py.spark.positions import TopicIds
 from marshal_py.spark.watch import cluster_watched
@@ -91,6 +92,8 @@ def claimed_batch(
 
     Raises `NotHeld` at the end of the block if a claim was lost meanwhile: its records may be
     handled by somebody else as well, so fence what you write with `ClaimedRange.epoch`. Raises
+    `ClaimTimeout` there if positions were not stored within `timeout_s`, seconds: their records may
+    come again. Either way the others are stored, and the error names the partitions. Raises
     `ConfigurationError`, `TopicMissing` and `BrokerUnavailable` before anything is claimed,
     `MessagesMissing` where a topic was made anew, or truncated, and `ClusterLost` out of the block
     (see `cluster_watched`): nothing is committed, and the claims are given back.
@@ -232,14 +235,31 @@ def _frame(
 
 
 def _commit(held: list[tuple[ClaimedRange, Claim]], timeout_s: float) -> None:
-    lost = []
+    """Store the ends, all that can be. Raises for the others: `NotHeld` or `ClaimTimeout`."""
     for wanted, claim in held:
+        with contextlib.suppress(NotHeld):
+            claim.commit(wanted.end)  # one heartbeat has all of them, or the releases have
+    deadline = time.monotonic() + timeout_s
+    lost, late = [], []
+    for wanted, claim in held:
+        where = f"{wanted.topic}/{wanted.partition} from {wanted.begin} to {wanted.end}"
         try:
-            claim.commit(wanted.end, wait=True, timeout_s=timeout_s)
+            left_s = max(0.0, deadline - time.monotonic())
+            claim.commit(wanted.end, wait=True, timeout_s=left_s)
         except NotHeld:
-            lost.append(f"{wanted.topic}/{wanted.partition} from {wanted.begin} to {wanted.end}")
+            lost.append(where)
+        except ClaimTimeout:
+            late.append(where)
+    said = []
     if lost:
-        raise NotHeld(
+        said.append(
             f"lost while the batch was at work: {', '.join(lost)}; these records may be handled by "
-            "another job as well. The other partitions are committed"
+            "another job as well"
         )
+    if late:
+        said.append(
+            f"not stored within {timeout_s:g} s: {', '.join(late)}; these records may come again"
+        )
+    if said:
+        kind = NotHeld if lost else ClaimTimeout
+        raise kind(". ".join([*said, "The other partitions are committed"]))

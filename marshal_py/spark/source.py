@@ -27,6 +27,7 @@ gone, so that batch is empty, and the records come from the claims' positions in
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -371,15 +372,24 @@ class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ranges
 
     def commit(self, end: Offset) -> None:
-        """Store in the claims what Spark has committed."""
+        """Store in the claims what Spark has committed.
+
+        Raises `ClaimTimeout` for a position that is to be given back and could not be stored.
+        """
+        waited = []
         for name, entry in end.items():
             claim = self._wanted.get(name)
             if name == TICK or claim is None or not self._same(name, entry, claim):
                 continue
             try:
-                claim.commit(entry["offset"], wait=name in self._draining)
+                claim.commit(entry["offset"])
             except NotHeld:
                 continue
+            if name in self._draining:
+                waited.append((claim, entry["offset"]))
+        for claim, offset in waited:
+            with contextlib.suppress(NotHeld):
+                claim.commit(offset, wait=True)
         for name in list(self._draining):
             self._draining.discard(name)
             claim = self._wanted.pop(name, None)

@@ -71,7 +71,7 @@ SPARK: tuple[Noticed, ...] = (
         "a query that ends gives back what was stored",
         f"{ON}.source",
         f"{UNIT}/test_source.py::test_available_now_reads_to_the_ends_that_it_found_and_gives_all_back",
-        ("ClaimedReader.commit", "wait=name in self._draining", "wait=False"),
+        ("ClaimedReader.commit", "wait=True", "wait=False"),
     ),
     noticed(
         "a start at the end is stored for the next run",
@@ -227,6 +227,22 @@ SPARK: tuple[Noticed, ...] = (
         f"{ON}.batch",
         f"{UNIT}/test_batch.py::test_of_claims_that_were_lost_the_others_are_stored_and_all_are_named",
         ("_commit", "except NotHeld:", "except ZeroDivisionError:"),
+    ),
+    noticed(
+        "one position that comes late keeps no other from being stored",
+        f"{ON}.batch",
+        f"{UNIT}/test_batch.py::test_a_position_that_is_not_stored_in_time_keeps_no_other_from_being_stored",
+        ("_commit", "except ClaimTimeout:", "except ZeroDivisionError:"),
+    ),
+    noticed(
+        "a micro-batch stores all positions before it waits for one",
+        f"{ON}.source",
+        f"{UNIT}/test_source.py::test_one_position_that_is_not_stored_in_time_keeps_no_other_from_being_stored",
+        (
+            "ClaimedReader.commit",
+            'claim.commit(entry["offset"])',
+            'claim.commit(entry["offset"], wait=name in self._draining)',
+        ),
     ),
     noticed(
         "a batch begins where records are left",
@@ -1482,7 +1498,7 @@ SPARK: tuple[Noticed, ...] = (
         "a batch stores its positions in the time that it was given",
         f"{ON}.batch",
         f"{UNIT}/test_batch.py::test_times_are_those_of_the_whole_batch",
-        ("_commit", "wait=True, timeout_s=timeout_s", "wait=True"),
+        ("_commit", "wait=True, timeout_s=left_s", "wait=True"),
     ),
     noticed(
         "a batch waits for all of its claims together",

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from marshal_py.errors import ConfigurationError, MessagesMissing, NotHeld
+from marshal_py.errors import ClaimTimeout, ConfigurationError, MessagesMissing, NotHeld
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.spark import batch as module
 from marshal_py.spark.batch import claimable, claimed_batch
@@ -29,7 +29,7 @@ class Claim:
         self.topic, self.partition, self.position, self.epoch = "t", partition, position, 7
         self.calls: list[tuple[Any, ...]] = []
         self.timeouts_s: list[float] = []
-        self.held, self.wins, self.lost = True, True, False
+        self.held, self.wins, self.lost, self.late = True, True, False, False
         self.metadata = b""
 
     def set_metadata(self, metadata: bytes) -> None:
@@ -48,9 +48,16 @@ class Claim:
             raise NotHeld("lost")
         self.calls.append(("commit", offset, wait))
         self.timeouts_s += [timeout_s] if wait else []
+        if wait and self.late:
+            raise ClaimTimeout("late")
 
     def release(self, *, wait: bool) -> None:
         self.calls.append(("release", wait))
+
+
+def stored(offset: int) -> list[tuple[Any, ...]]:
+    """With the others first, and then waited for."""
+    return [("commit", offset, False), ("commit", offset, True)]
 
 
 class Spark:
@@ -167,7 +174,7 @@ def test_a_batch_is_what_is_new_and_its_ends_are_stored_behind_the_block(world: 
             (1, 7, 5, 6),
         ]
         assert batch.records == 9
-    assert world.calls() == [[("commit", 10, True)], [("commit", 6, True)], []]
+    assert world.calls() == [stored(10), stored(6), []]
     options = world.spark.options_
     assert json.loads(options["assign"]) == {"t": [0, 1]}
     assert json.loads(options["startingOffsets"]) == {"t": {"0": 2, "1": 5}}
@@ -186,7 +193,22 @@ def test_of_claims_that_were_lost_the_others_are_stored_and_all_are_named(world:
     world.claims[0].lost = world.claims[2].lost = True
     with pytest.raises(NotHeld, match=r"t/0 from 2 to 10, t/2 from 0 to 4;"), world.run():
         pass
-    assert world.calls() == [[], [("commit", 6, True)], []]
+    assert world.calls() == [[], stored(6), []]
+
+
+def test_a_position_that_is_not_stored_in_time_keeps_no_other_from_being_stored(
+    world: World,
+) -> None:
+    world.claims[0].late = True
+    said = r"not stored within 7 s: t/0 from 2 to 10; .* The other partitions are committed"
+    with pytest.raises(ClaimTimeout, match=said), world.run(timeout_s=7.0):
+        pass
+    assert world.calls() == [stored(10), stored(6), stored(4)]
+    # Who may have had the records as well has to be known first; what comes again is told as well.
+    world.claims[1].lost = True
+    said = r"lost while .*: t/1 from 0 to 6; .*\. not stored within 30 s: t/0 from 2 to 10; "
+    with pytest.raises(NotHeld, match=said), world.run():
+        pass
 
 
 def test_at_most_once_a_range_is_claimed_before_the_block_or_is_not_in_it(world: World) -> None:
@@ -213,8 +235,8 @@ def test_a_group_begins_at_the_end_if_it_is_told_to_and_goes_on_from_there(
     assert world.ranges(starting="latest", delivery=delivery) == [(1, 5, 6)]
     assert world.spark.options_["assign"] == '{"t": [1]}'
     once = delivery == "at-most-once"
-    read = ("claim_messages", 6) if once else ("commit", 6, True)
-    assert world.calls() == [[("commit", 10, False)], [read], [("commit", 4, False)]]
+    read = [("claim_messages", 6)] if once else stored(6)
+    assert world.calls() == [[("commit", 10, False)], read, [("commit", 4, False)]]
     for claim in world.claims.values():  # a topic that is made anew until then is noticed
         assert ClaimMetadata.decode(claim.metadata).topic_id == b"id"
 
@@ -227,11 +249,11 @@ def test_a_limit_is_shared_by_what_is_held(world: World) -> None:
 
 def test_times_are_those_of_the_whole_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many partitions there are to wait for."""
-    now = iter((100.0, 101.0, 104.0, 200.0))
+    now = iter((100.0, 101.0, 104.0, 200.0, 300.0, 301.0, 304.0, 400.0))
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(now)))
     world.ranges(timeout_s=7.0)
     waited = [claim.timeouts_s for claim in world.claims.values()]
-    assert waited == [[6.0, 7.0], [3.0, 7.0], [0.0, 7.0]]  # to be held, and to be stored
+    assert waited == [[6.0, 6.0], [3.0, 3.0], [0.0, 0.0]]  # to be held, and to be stored
 
 
 def test_the_client_of_a_batch_is_the_one_that_was_described(world: World) -> None:

@@ -70,6 +70,11 @@ class Claim:
         self.held = False
 
 
+def stored(offset: int) -> list[tuple[Any, ...]]:
+    """With the others first, and then waited for."""
+    return [("commit", offset, False), ("commit", offset, True)]
+
+
 class Client:
     """The client of the group, and what it knows of others."""
 
@@ -223,6 +228,25 @@ def test_one_claim_that_is_lost_just_now_keeps_no_other_from_being_stored(
     monkeypatch.setattr(world.claim(0), "commit", lost)
     world.reader.commit(end)
     assert world.claim(1).calls == [("commit", 10, False)]
+
+
+def test_one_position_that_is_not_stored_in_time_keeps_no_other_from_being_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The query fails with it, and its last heartbeat has the others."""
+    world = World({"p0": (0, 10), "p1": (0, 10)})
+    end = world.plan()
+
+    def late(_offset: int, *, wait: bool = False) -> None:
+        if wait:
+            raise ClaimTimeout("late")
+
+    monkeypatch.setattr(world.claim(0), "commit", late)
+    world.reader._draining.add("t/0")
+    with pytest.raises(ClaimTimeout):
+        world.reader.commit(end)
+    assert world.claim(1).calls == [("commit", 10, False)]
+    assert world.claim(0).held
 
 
 def test_a_lapse_within_one_epoch_skips_nothing() -> None:
@@ -431,7 +455,7 @@ def test_available_now_reads_to_the_ends_that_it_found_and_gives_all_back() -> N
     assert last == end | {TICK: 1}  # an empty batch, so that Spark commits the one before
     assert world.plan(last) == last
     world.reader.commit(end)
-    assert world.claim(0).calls == [("commit", 10, True), ("release", True)]
+    assert world.claim(0).calls == [*stored(10), ("release", True)]
 
 
 def test_available_now_with_nothing_to_read_gives_back_at_once() -> None:
@@ -567,7 +591,7 @@ def test_what_is_too_much_is_read_no_further_stored_and_given_back() -> None:
     assert following == end | {"t/0": entry(10, 12), TICK: 1}
     world.reader.commit(end)
     assert world.claim(0).calls == [("commit", 10, False)]
-    assert world.claim(1).calls == [("commit", 10, True), ("release", False)]
+    assert world.claim(1).calls == [*stored(10), ("release", False)]
 
 
 def test_what_is_too_much_and_not_held_yet_is_given_back_at_once() -> None:
