@@ -288,8 +288,13 @@ def read_to_end(
     starts: dict[int, int],
     ends: dict[int, int],
     deadline: float,
+    *,
+    whole: bool = False,
 ) -> Iterator[Any]:
     """Yield the records of some partitions from `starts` to below `ends`, or what is left of them.
+
+    `whole`: a replica that does not know yet that there is more is waited for. Not for ends that
+    take no account of transactions: what is behind an open one does not come.
 
     Raises `BrokerUnavailable` at the deadline (of `time.monotonic`), or when the brokers refuse.
     """
@@ -321,7 +326,8 @@ def read_to_end(
                 if message.offset() + 1 >= ends[message.partition()]:
                     behind.discard(message.partition())
             elif error.code() == KafkaError._PARTITION_EOF:
-                behind.discard(message.partition())
+                if not whole or message.offset() >= ends[message.partition()]:
+                    behind.discard(message.partition())
             elif error.code() in REFUSED:
                 raise denied(config, topic, "Read")
             elif error.code() in FINAL:

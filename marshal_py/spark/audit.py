@@ -193,7 +193,7 @@ class _Driver:
             return
         deadline = time.monotonic() + self.timeout_s
         for message in read_to_end(
-            librdkafka_settings(self.config), self.topic, starts, ends, deadline
+            librdkafka_settings(self.config), self.topic, starts, ends, deadline, whole=True
         ):
             p = message.partition()
             if message.offset() != starts[p]:
@@ -218,7 +218,9 @@ class _Driver:
         deadline = time.monotonic() + self.timeout_s
         settings = librdkafka_settings(self.config)
         starts = {p: extent[p][0] for p in ends}
-        for message in read_to_end(settings, self.snapshot_topic, starts, ends, deadline):
+        for message in read_to_end(
+            settings, self.snapshot_topic, starts, ends, deadline, whole=True
+        ):
             p, offset = message.partition(), message.offset()
             if message.value() is None:
                 continue  # a tombstone: the snapshot was taken back

@@ -241,7 +241,8 @@ def _check_same_topic(
         if not starts:
             return {}
         deadline = time.monotonic() + timeout_s
-        found = read_to_end(librdkafka_settings(config), topic, starts, ends, deadline)
+        settings = librdkafka_settings(config)
+        found = read_to_end(settings, topic, starts, ends, deadline, whole=True)
         stamps = {(m.partition(), m.offset()): m.timestamp()[1] for m in found}
         return {(p, at): at_ms for (p, at), at_ms in stamps.items() if at < ends[p]}
 

@@ -229,6 +229,28 @@ SPARK: tuple[Noticed, ...] = (
         ("_commit", "except NotHeld:", "except ZeroDivisionError:"),
     ),
     noticed(
+        "a replica's end is the end to who must have all",
+        "marshal_py.client.kafka_clients",
+        "unit/marshal_py/client/test_read_to_end.py::test_a_replica_that_lags_is_waited_for_where_the_ends_are_sure",
+        ("read_to_end", "if not whole or message.offset()", "if whole or message.offset()"),
+    ),
+    noticed(
+        "snapshots that a replica does not know yet are none to the audit",
+        f"{ON}.audit",
+        f"{UNIT}/test_audit.py::test_a_damaged_snapshot_is_told_once_and_a_tombstone_never",
+        (
+            "_Driver._read_snapshots",
+            "whole=True",
+            "whole=False",
+        ),
+    ),
+    noticed(
+        "what a replica does not know yet is not compared with what bronze has",
+        f"{LAKE}.bronze",
+        f"{UNIT}/lake/test_bronze.py::test_the_last_record_that_was_read_must_still_be_there",
+        ("_check_same_topic", "whole=True", "whole=False"),
+    ),
+    noticed(
         "one position that comes late keeps no other from being stored",
         f"{ON}.batch",
         f"{UNIT}/test_batch.py::test_a_position_that_is_not_stored_in_time_keeps_no_other_from_being_stored",

@@ -39,8 +39,8 @@ class Reading:
         self.read: list[tuple[int, int]] = []
         monkeypatch.setattr(kafka_clients, "connect", lambda *_: self)
 
-    def run(self, deadline: float) -> list[tuple[int, int]]:
-        for record in read_to_end({}, "t", {0: 3, 1: 5}, {0: 5, 1: 6}, deadline):
+    def run(self, deadline: float, **how: bool) -> list[tuple[int, int]]:
+        for record in read_to_end({}, "t", {0: 3, 1: 5}, {0: 5, 1: 6}, deadline, **how):
             self.read.append((record.partition(), record.offset()))
         assert self.is_closed
         return self.read
@@ -64,6 +64,17 @@ def test_it_ends_when_all_partitions_have_been_read(monkeypatch: pytest.MonkeyPa
 def test_what_was_deleted_meanwhile_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(monkeypatch, answer(0, 4), answer(1, 6, OUTAGE), answer(1, 6, EOF))
     assert reading.run(time.monotonic() + 60) == [(0, 4)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_replica_that_lags_is_waited_for_where_the_ends_are_sure(
+    monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """What is behind an open transaction would be waited for in vain."""
+    lagging = [answer(0, 4, EOF), answer(1, 5, EOF)]
+    reading = Reading(monkeypatch, answer(0, 3), *lagging, answer(0, 4), answer(1, 6, EOF))
+    found = reading.run(time.monotonic() + 60, whole=whole)
+    assert found == ([(0, 3), (0, 4)] if whole else [(0, 3)])
 
 
 @pytest.mark.parametrize(

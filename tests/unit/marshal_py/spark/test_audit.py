@@ -125,8 +125,9 @@ def log_with(monkeypatch: pytest.MonkeyPatch, *records: tuple[int, int, bytes]) 
     asked: list[Any] = []
 
     def read(
-        _config: object, topic: str, starts: Any, until: Any, deadline: float
+        _config: object, topic: str, starts: Any, until: Any, deadline: float, *, whole: bool
     ) -> Iterator[Any]:
+        assert whole  # a snapshot that a replica does not know yet would be a hole
         assert deadline - time.monotonic() <= 1.0  # as of the clock that the reader goes by
         asked.append((topic, starts, until))
         for p, offset, value in records:
@@ -252,7 +253,10 @@ class Log:
         if p not in self.markers:
             yield [claimed(p, offset) for offset in range(start, end)]
 
-    def _last(self, _c: object, _t: str, starts: dict[int, int], *_: Any) -> Iterator[Any]:
+    def _last(
+        self, _c: object, _t: str, starts: dict[int, int], *_: Any, whole: bool
+    ) -> Iterator[Any]:
+        assert whole
         return iter([claimed(p, offset) for p, offset in starts.items()])
 
     def run(self, *log_ends: int) -> Any:

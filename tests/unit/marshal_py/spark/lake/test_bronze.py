@@ -261,8 +261,9 @@ def check(
     asked: list[Any] = []
 
     def read_to_end(
-        _c: object, topic: str, starts: Any, ends: Any, deadline: float
+        _c: object, topic: str, starts: Any, ends: Any, deadline: float, *, whole: bool
     ) -> Iterator[Any]:
+        assert whole  # what a replica does not know yet would be compared with nothing
         assert deadline - time.monotonic() <= 1.0  # as of the clock that the reader goes by
         asked.append((starts, ends))
         for p, offset, ms in records:
