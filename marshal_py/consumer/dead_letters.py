@@ -232,7 +232,11 @@ class DeadLetters:
 
     def close(self) -> None:
         """Wait for what was begun."""
-        left = self._producer.flush(CLOSE_S)
+        producer = self._producer
+        try:
+            left = producer.flush(CLOSE_S)
+        except PRODUCER_FAILED:
+            left = len(producer)
         if left:
             logger.error(
                 "%d dead letters were not written within %s s; their messages come again",

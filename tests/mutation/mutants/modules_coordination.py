@@ -1474,6 +1474,269 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CLIENT}/test_waiting.py::test_other_tasks_run_while_one_waits",
         ("ObservableCondition.notify_all", "            observer()", "            pass"),
     ),
+    # What a client leaves behind, tells once, and does in its turn
+    noticed(
+        "who closes a client that has ended waits for no release",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_who_closes_does_not_wait_for_releases_that_nobody_will_hear_of",
+        ("Driver.close", " or self.has_ended", ""),
+    ),
+    noticed(
+        "the end of a client is told to who closes it",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_who_closes_does_not_wait_for_releases_that_nobody_will_hear_of",
+        ("Driver._run", "                self._settled.notify_all()\n", ""),
+    ),
+    noticed(
+        "a right that is missing is told once",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_why_a_client_has_failed_is_told_once_and_does_not_change",
+        (
+            "Driver._turn",
+            "if self._writer.refusal is not None and self.failure is None:",
+            "if self._writer.refusal is not None:",
+        ),
+    ),
+    noticed(
+        "another number of partitions is told once",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_why_a_client_has_failed_is_told_once_and_does_not_change",
+        (
+            "Driver._turn",
+            "if self.reader.partition_count_error is not None and self.failure is None:",
+            "if self.reader.partition_count_error is not None:",
+        ),
+    ),
+    noticed(
+        "a snapshot that differs is told once",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_why_a_client_has_failed_is_told_once_and_does_not_change",
+        ("Driver._turn", "if self.mismatches and self.failure is None:", "if self.mismatches:"),
+    ),
+    noticed(
+        "the first snapshot that differs is told",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_why_a_client_has_failed_is_told_once_and_does_not_change",
+        ("Driver._turn", "self._fail(self.mismatches[0])", "self.failure = self.mismatches[-1]"),
+    ),
+    noticed(
+        "positions are looked at before what failed goes again",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_positions_are_looked_at_before_a_heartbeat_and_before_one_that_failed_goes_again",
+        (
+            "Driver._turn",
+            "if failures or (due_ns is not None and due_ns <= now_ns):",
+            "if due_ns is not None and due_ns <= now_ns:",
+        ),
+    ),
+    noticed(
+        "a log that cannot be opened whole is known by its number of partitions",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_running_client_looks_at_a_log_that_could_not_be_opened_whole_as_it_is_now",
+        (
+            "Driver._replay",
+            "                finally:",
+            "                except ZeroDivisionError:\n"
+            "                    pass\n"
+            "                else:",
+        ),
+    ),
+    noticed(
+        "a client asks for SIGTERM once",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_sigterm_is_as_it_was_however_often_a_client_has_asked_for_it",
+        ("Driver.handle_sigterm", " and self._restore_sigterm is None", ""),
+    ),
+    noticed(
+        "snapshots of a topic made anew are used",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_of_a_topic_made_anew_snapshots_are_used_whatever_was_in_those_before",
+        ("LogReader.open", "            self._distrusted.clear()\n", ""),
+    ),
+    noticed(
+        "of a topic for snapshots with too few partitions those are read that there are",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_a_partition_without_one_for_snapshots_is_read_from_its_start",
+        (
+            "LogReader.open",
+            "[p for p in self.partitions if p < snapshot_partitions],",
+            "list(self.partitions),",
+        ),
+    ),
+    noticed(
+        "a lost log is waited for with another Kafka client",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_a_lost_log_is_waited_for_with_another_kafka_client",
+        ("LogReader.await_topic", "            self._reconnect()\n", "            pass\n"),
+    ),
+    noticed(
+        "a reader that is closed leaves no thread",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_a_reader_that_was_closed_leaves_no_thread_and_no_connection",
+        ("LogReader.close", "        self._desk.close()\n", ""),
+    ),
+    noticed(
+        "a reader that is closed looks at its topic no more",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_a_reader_that_was_closed_leaves_no_thread_and_no_connection",
+        ("LogReader.close", "        self._watch.close()\n", ""),
+    ),
+    noticed(
+        "a watch of a topic that is closed leaves no connection",
+        f"{CLIENT}.topic_watch",
+        f"{OF_CLIENT}/test_log_reader.py::test_a_reader_that_was_closed_leaves_no_thread_and_no_connection",
+        ("TopicWatch.close", "        self._admin.close()\n", ""),
+    ),
+    noticed(
+        "whoever crossed a boundary sent its record",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_whose_record_crossed_a_boundary_is_told_though_others_left_by_it",
+        ("LogReader._cross", "found[before:][::-1]", "found[before:]"),
+    ),
+    noticed(
+        "who waits for the id of a topic calls callbacks",
+        f"{CLIENT}.topic_watch",
+        f"{OF_CLIENT}/test_topic_watch.py::test_who_waits_for_an_answer_has_callbacks_called",
+        (
+            "TopicWatch.wait",
+            "            self._asked.poll(0.001)\n",
+            "            time.sleep(0.001)\n",
+        ),
+    ),
+    noticed(
+        "who resigns waits as long as it is told to",
+        f"{CLIENT}.leader_election",
+        f"{OF_CLIENT}/test_leader_election.py::test_who_resigns_waits_as_long_as_it_is_told_to",
+        ("Leadership.resign", "wait=wait, timeout_s=timeout_s", "wait=wait"),
+    ),
+    noticed(
+        "a watch of a leader is told of another log in its turn",
+        f"{CLIENT}.leader_election",
+        f"{OF_CLIENT}/test_leader_election.py::test_of_a_log_that_begins_anew_a_watch_is_told_in_its_turn",
+        (
+            "LeaderWatch._start_over",
+            "self._driver.hooks.call(partial(self._set, new))",
+            "self._set(new)",
+        ),
+    ),
+    noticed(
+        "a claim that ends is decided",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_a_try_is_over_when_anything_decides_it",
+        ("ClaimCore.end", "        self.decided = True\n", ""),
+    ),
+    noticed(
+        "a verdict that nobody awaits is not kept",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_of_verdicts_that_nobody_waits_for_nothing_is_kept",
+        ("ClaimCore.hear", "if notice.number not in self._awaited:", "if False:"),
+    ),
+    noticed(
+        "a verdict that comes too late is not kept",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_of_verdicts_that_nobody_waits_for_nothing_is_kept",
+        (
+            "ClaimCore.claim_messages",
+            "            self._awaited.discard(seq)\n",
+            "            pass\n",
+        ),
+    ),
+    noticed(
+        "after the end of its client a claim need not be released",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_what_a_closed_client_has_let_go_of_need_not_be_released",
+        (
+            "ClaimCore.release",
+            "        if not driver.running:\n            return\n",
+            "        driver.check_open()\n",
+        ),
+    ),
+    noticed(
+        "the first hook of a claim has a thread",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_the_hooks_of_a_claim_have_a_thread_when_the_first_is_called",
+        ("Claim._call", "            hooks.start()\n", ""),
+    ),
+    noticed(
+        "a try that is broken off wants nothing any more",
+        f"{CLIENT}.claims",
+        f"{OF_CLIENT}/test_claim.py::test_a_try_that_is_broken_off_is_given_up",
+        (
+            "ClaimRegistry.try_claim",
+            "        except BaseException:\n",
+            "        except ClaimTimeout:\n",
+        ),
+    ),
+    noticed(
+        "who asked for a claim that has ended is forgotten",
+        f"{CLIENT}.claims",
+        f"{OF_CLIENT}/test_claim.py::test_of_claims_that_have_ended_nothing_is_kept",
+        ("ClaimRegistry._hear", "            self._asked.pop(claim, None)\n", ""),
+    ),
+    noticed(
+        "a client whose name another process has is told so",
+        f"{CLIENT}.claims",
+        f"{OF_CLIENT}/test_claim.py::test_who_waits_for_a_claim_is_told_of_another_process_of_its_name",
+        (
+            "ClaimRegistry.wait_held",
+            "if self.driver.claimant.duplicate_instance_id is not None:",
+            "if False:",
+        ),
+    ),
+    noticed(
+        "a cluster need not say which one it is",
+        f"{CLIENT}.kafka_clients",
+        f"{OF_CLIENT}/test_admin_on_demand.py::test_brokers_that_do_not_say_which_cluster_they_are_may_know_ids",
+        ("is_mock", '(cluster.cluster_id or "")', "cluster.cluster_id"),
+    ),
+    noticed(
+        "asyncio: a claim is tried for as long as is said",
+        f"{CLIENT}.aio",
+        f"{OF_CLIENT}/test_aio.py::test_a_claim_is_tried_and_waited_for_as_long_as_is_said",
+        ("AsyncMarshal.try_claim", "topic, partition, timeout_s,", "topic, partition, 10.0,"),
+    ),
+    noticed(
+        "asyncio: what is tried may be ephemeral",
+        f"{CLIENT}.aio",
+        f"{OF_CLIENT}/test_aio.py::test_a_claim_is_tried_and_waited_for_as_long_as_is_said",
+        ("AsyncMarshal.try_claim", "timeout_s, ephemeral=ephemeral", "timeout_s"),
+    ),
+    noticed(
+        "asyncio: a watch that is closed is told of nothing",
+        f"{CLIENT}.aio",
+        f"{OF_CLIENT}/test_aio.py::test_changes_of_leaders_end_with_the_client_and_with_the_watch",
+        (
+            "AsyncLeaderWatch.close",
+            "            self._driver.on_ended.remove(self._end)\n",
+            "            pass\n",
+        ),
+    ),
+    noticed(
+        "what TLS has said is heard before the time is up",
+        f"{CLIENT}.log_metadata",
+        f"{OF_CLIENT}/test_log_metadata.py::test_what_tls_has_said_is_heard_before_the_time_is_up",
+        (
+            "LogMetadata._give_up",
+            "        self._consumer.poll(0.0)  # to hear what TLS and SASL have said\n",
+            "",
+        ),
+    ),
+    noticed(
+        "the other name of acks is the protocol's, too",
+        f"{CLIENT}.settings",
+        f"{OF_CLIENT}/test_settings.py::test_what_the_protocol_depends_on_is_not_the_users",
+        (
+            "kafka_config",
+            "if key in _FIXED:",
+            'if key in _FIXED and key != "request.required.acks":',
+        ),
+    ),
+    noticed(
+        "a producer that failed keeps nothing from being closed",
+        f"{CONSUMER}.dead_letters",
+        f"{OF_CONSUMER}/test_dead_letters.py::test_a_producer_that_failed_for_good_keeps_nothing_else_from_being_closed",
+        ("DeadLetters.close", "        except PRODUCER_FAILED:\n", "        except BufferError:\n"),
+    ),
     # Consumers
     noticed(
         "what was polled for asyncio is not in hand",

@@ -18,7 +18,7 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[dict[str, Any]] = []
         self.asked: list[str | None] = []
-        self.cluster_id = "lkc-1"
+        self.cluster_id: str | None = "lkc-1"
         self.answers = True
         monkeypatch.setattr(module, "connect", self._connect)
 
@@ -66,6 +66,13 @@ def test_brokers_that_do_not_answer_are_asked_with_what_there_is(cluster: Cluste
     cluster.answers = False
     admin = AdminOnDemand({})
     assert admin.get() is not None
+    assert admin.tells_ids
+
+
+def test_brokers_that_do_not_say_which_cluster_they_are_may_know_ids(cluster: Cluster) -> None:
+    cluster.cluster_id = None
+    admin = AdminOnDemand({})
+    admin.get()
     assert admin.tells_ids
 
 

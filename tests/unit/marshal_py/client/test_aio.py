@@ -13,6 +13,7 @@ import pytest
 
 from marshal_py import AsyncMarshal
 from marshal_py.client.aio import AsyncClaim, AsyncLeadership
+from marshal_py.client.marshal import driver_of, registry_of
 from marshal_py.client.waiting import Steps
 from marshal_py.errors import ClaimTimeout
 from marshal_py.testing import TestBroker
@@ -153,6 +154,33 @@ def test_what_waits_has_the_time_that_it_is_given() -> None:
     ]
 
 
+def test_a_claim_is_tried_and_waited_for_as_long_as_is_said() -> None:
+    told: list[tuple[Any, ...]] = []
+
+    def steps(name: str, result: Any) -> Callable[..., Steps[Any]]:
+        def call(*given: Any, ephemeral: bool) -> Steps[Any]:
+            told.append((name, *given, ephemeral))
+            yield from ()
+            return result
+
+        return call
+
+    async def main() -> None:
+        marshal = AsyncMarshal("127.0.0.1:1", group_id="g")
+        registry: Any = registry_of(marshal.sync)
+        registry.claim_many, registry.try_claim = steps("many", [None]), steps("try", None)
+        await marshal.claim("t", 1, timeout_s=1.5, ephemeral=True)
+        await marshal.claim_many([("t", 2)], timeout_s=2.5)
+        assert await marshal.try_claim("t", 3, timeout_s=3.5, ephemeral=True) is None
+
+    run(main())
+    assert told == [
+        ("many", [("t", 1)], 1.5, True),
+        ("many", [("t", 2)], 2.5, False),
+        ("try", "t", 3, 3.5, True),
+    ]
+
+
 def test_a_block_whose_release_takes_too_long_ends_all_the_same(
     mock_kafka: TestBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +251,10 @@ def test_changes_of_leaders_end_with_the_client_and_with_the_watch(
                 watch.close()
             assert await asyncio.wait_for(listening, 10) == []
             assert [change async for change in watch] == [], "nor does it begin again"
+            watch.close()
+            assert driver_of(marshal.sync).on_ended == [], (
+                "of a watch that was closed nothing stays"
+            )
 
     run(main())
 

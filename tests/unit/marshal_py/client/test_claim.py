@@ -14,6 +14,7 @@ from marshal_py import Claim
 from marshal_py.client.claim import core_of
 from marshal_py.client.claims import ClaimRegistry
 from marshal_py.client.waiting import Steps
+from marshal_py.errors import DuplicateClientId, NotHeld
 from marshal_py.protocol.claimant import ClaimState, Holding, Notice
 
 SEQ = 7
@@ -188,3 +189,110 @@ def test_who_waits_for_the_end_of_a_claim_is_woken_by_whatever_ends_it(kind: Any
     with driver.lock:
         claim.hear(Notice("regained", core.holding))
     assert not core.not_held.is_set()
+
+
+class Claimant:
+    """Has one cell; knows what was let go of."""
+
+    duplicate_instance_id: str | None = None
+
+    def __init__(self) -> None:
+        self.holding = Holding("t", 0, 0)
+        self.released: list[Holding] = []
+
+    def want(self, *_: object, **__: object) -> Holding:
+        return self.holding
+
+    def release(self, holding: Holding, _: int) -> None:
+        self.released.append(holding)
+
+
+def registry_of_one() -> tuple[Any, Claimant, ClaimRegistry]:
+    driver: Any = Driver()
+    driver.claimant = claimant = Claimant()
+    return driver, claimant, ClaimRegistry(driver)
+
+
+@pytest.mark.parametrize("how", ["waiting", "lost", "released", "closed"])
+def test_a_try_is_over_when_anything_decides_it(how: Any) -> None:
+    driver, claimant, registry = registry_of_one()
+    with driver.lock:
+        steps = registry.try_claim("t", 0, 10.0)
+        wait = next(steps)
+        assert not wait.predicate()
+        driver.on_stopped() if how == "closed" else driver.on_notice(Notice(how, claimant.holding))
+        assert wait.predicate()
+        with pytest.raises(StopIteration) as end:
+            steps.send(True)
+    assert end.value.value is None
+
+
+def test_a_try_that_is_broken_off_is_given_up() -> None:
+    """As by a time-out of asyncio: the claim would be won some day, for nobody."""
+    driver, claimant, registry = registry_of_one()
+    with driver.lock:
+        steps = registry.try_claim("t", 0, 10.0)
+        next(steps)
+        assert claimant.released == []
+        steps.close()
+    assert claimant.released == [claimant.holding]
+
+
+@pytest.mark.parametrize("kind", ["lost", "released"])
+def test_of_claims_that_have_ended_nothing_is_kept(kind: Any) -> None:
+    """A program that runs for years claims ever more."""
+    driver, claimant, registry = registry_of_one()
+    registry.want("t", 0), registry.want("t", 0)
+    with driver.lock:
+        driver.on_notice(Notice(kind, claimant.holding))
+    assert (registry._claims, dict(registry._asked)) == ({}, {})
+
+
+def test_of_verdicts_that_nobody_waits_for_nothing_is_kept() -> None:
+    """Those of consumers, that hear of them otherwise, and those that come too late."""
+    driver = Driver()
+    claim = held(driver)
+    core = core_of(claim)
+    with driver.lock:
+        claim.hear(Notice("messages_claimed", core.holding, "", SEQ + 1))
+        steps = core.claim_messages(9, 1.0)
+        next(steps)
+        with pytest.raises(StopIteration) as end:
+            steps.send(False)
+        claim.hear(Notice("messages_claimed", core.holding, "", SEQ))
+    assert end.value.value is False
+    assert (core._verdicts, core._awaited) == ({}, set())
+
+
+def test_what_a_closed_client_has_let_go_of_need_not_be_released() -> None:
+    """A block of a claim may end after that of its client."""
+    driver: Any = Driver()
+    driver.running, driver.claimant = False, None
+    with held(driver) as claim:
+        claim.release()
+
+
+def test_the_hooks_of_a_claim_have_a_thread_when_the_first_is_called() -> None:
+    driver, did = Driver(), list[str]()
+    claim = held(driver)
+    driver.hooks.start = lambda: did.append("start")
+    with driver.lock:
+        claim.hear(Notice("lapsed", core_of(claim).holding))
+        assert did == [], "who sets no hook needs none"
+        claim.on_lapsed = lambda _: did.append("lapsed")
+        claim.hear(Notice("lapsed", core_of(claim).holding))
+    assert did == ["start", "lapsed"]
+
+
+@pytest.mark.parametrize(("duplicate", "kind"), [(None, NotHeld), ("i.2", DuplicateClientId)])
+def test_who_waits_for_a_claim_is_told_of_another_process_of_its_name(
+    duplicate: str | None, kind: type[Exception]
+) -> None:
+    driver, claimant, registry = registry_of_one()
+    claimant.duplicate_instance_id = duplicate
+    with driver.lock:
+        steps = registry.wait_held([registry.want("t", 0)], 10.0)
+        next(steps)
+        driver.on_notice(Notice("lost", claimant.holding, "it has another process"))
+        with pytest.raises(kind):
+            steps.send(True)

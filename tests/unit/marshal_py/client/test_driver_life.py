@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -343,3 +344,109 @@ def test_what_ends_the_driver_is_why_its_client_claims_nothing_any_more(
     else:
         assert (did, type(driver.failure)) == (["the driver stopped: a bug"], MarshalError)
         assert driver.failure.__cause__ is problem
+
+
+def test_who_closes_does_not_wait_for_releases_that_nobody_will_hear_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The thread that reads the log has ended, or ends meanwhile."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    waits = threading.Event()
+
+    class Claimant:
+        leaving = False
+
+        @property
+        def settled(self) -> bool:
+            waits.set()
+            return False
+
+        def leave(self, _: int) -> None: ...
+        def stop_claiming(self, _: str) -> None: ...
+        def take_appends(self) -> list[Any]:
+            return []
+
+        take_notices = take_appends
+
+    def turn() -> None:
+        raise ValueError("a bug")
+
+    driver.running, driver._turn, driver.claimant = True, turn, Claimant()
+    driver._thread = SimpleNamespace(join=lambda _: None)
+    driver._writer = SimpleNamespace(flush=lambda _: 0)
+    driver.reader = SimpleNamespace(close=lambda: None)
+    closing = threading.Thread(target=driver.close, args=(60,), kwargs={"release": True})
+    closing.start()
+    assert waits.wait(30)
+    driver._run()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert "not every release was seen" not in caplog.text
+
+
+@pytest.mark.parametrize("where", ["written", "read", "compared"])
+def test_why_a_client_has_failed_is_told_once_and_does_not_change(where: str) -> None:
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    stopped: list[str] = []
+    of_a_turn(driver, [])
+    driver.claimant.stop_claiming = stopped.append
+    problem = SnapshotMismatch("one of the two is wrong")
+    if where == "written":
+        driver._writer.refusal = problem
+    elif where == "read":
+        driver.reader.partition_count_error = problem
+    else:
+        driver.mismatches.append(problem)
+    driver._turn()
+    assert driver.failure is problem
+    driver.mismatches.append(SnapshotMismatch("another one"))
+    driver._turn()
+    assert (driver.failure, stopped) == (problem, [str(problem)])
+
+
+def test_positions_are_looked_at_before_a_heartbeat_and_before_one_that_failed_goes_again() -> None:
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    did: list[str] = []
+    of_a_turn(driver, [])
+    driver.before_heartbeat.append(lambda: did.append("positions"))
+    driver.claimant.append_failed = lambda seq, _: did.append(f"{seq} failed")
+    driver.claimant.tick = lambda _: did.append("tick")
+    driver._turn()
+    assert did == ["tick"]
+    driver._writer.take_failures = lambda: [(7, "timed out")]
+    driver._turn()
+    assert did[1:] == ["positions", "7 failed", "tick"]
+    driver._writer.take_failures, driver.claimant.next_deadline_ns = list, lambda: 0
+    driver._turn()
+    assert did[4:] == ["positions", "tick"]
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_running_client_looks_at_a_log_that_could_not_be_opened_whole_as_it_is_now(
+    running: bool,
+) -> None:
+    """It may have another number of partitions already; at the start, nothing is claimed yet."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    did: list[str] = []
+
+    def fails(_: float) -> None:
+        did.append("open")
+        raise BrokerUnavailable("no answer")
+
+    driver.running, driver.reader = running, SimpleNamespace(open=fails)
+    driver.claimant = SimpleNamespace(reshape=lambda: did.append("reshape"))
+    with pytest.raises(BrokerUnavailable):
+        driver._replay()
+    assert did == ["open", *["reshape"] * running]
+
+
+@pytest.mark.usefixtures("no_handler")
+def test_sigterm_is_as_it_was_however_often_a_client_has_asked_for_it() -> None:
+    """Once as it starts, say, and once as its handlers begin; it is undone once."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    driver.handle_sigterm()
+    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    driver.handle_sigterm()
+    driver.take_sigterm_undo()()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    driver.take_sigterm_undo()()

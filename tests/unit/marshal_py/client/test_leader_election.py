@@ -253,3 +253,28 @@ def test_each_hook_of_a_leadership_is_called_for_what_it_is_named_after() -> Non
     for hook in (claim.on_lapsed, claim.on_regained, claim.on_lost):
         hook(claim)
     assert called == ["lapsed", "regained", "lost"]
+
+
+def test_who_resigns_waits_as_long_as_it_is_told_to() -> None:
+    registry, leadership = candidate()
+    given: list[dict[str, Any]] = []
+    registry.claim.release = lambda **how: given.append(how)  # type: ignore[method-assign]
+    leadership.resign()  # there is nothing to hand over
+    list(leadership.campaign_steps(1.0))
+    leadership.resign(timeout_s=2.5)
+    leadership.resign(wait=False)
+    assert given == [{"wait": True, "timeout_s": 2.5}, {"wait": False, "timeout_s": 10.0}]
+
+
+def test_of_a_log_that_begins_anew_a_watch_is_told_in_its_turn() -> None:
+    """Under the driver's lock, a slow callback would delay heartbeats; and order counts."""
+    driver, said = Driver(), list[Any]()
+    watching = watch(driver, said)
+    later: list[Callable[[], None]] = []
+    driver.hooks.call = later.append
+    driver.cell = SimpleNamespace(holder="a", instance_id="i", epoch=1)
+    driver.start_over("the log was made anew")
+    assert (watching.current, said) == (None, [])
+    for hook in later:
+        hook()
+    assert said == [(None, Leader("a", "i", 1))]

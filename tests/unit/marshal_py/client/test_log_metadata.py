@@ -104,6 +104,16 @@ class Unreachable(Consumer):
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
+def test_what_tls_has_said_is_heard_before_the_time_is_up() -> None:
+    """librdkafka tells it to who polls, and nobody else polls while brokers are asked."""
+    errors = ConnectionErrors()
+    consumer: Any = Unreachable()
+    consumer.poll = lambda _: errors.note(KafkaError._SSL, "certificate expired")
+    log = LogMetadata(consumer, {}, errors, "t", "t.snapshots", ("Read",))
+    with pytest.raises(AuthenticationFailed, match="certificate expired"):
+        log.describe(time.monotonic(), with_snapshots=False)
+
+
 @pytest.mark.parametrize("seconds", range(1, 6))
 @pytest.mark.parametrize(
     ("ask", "answers"),

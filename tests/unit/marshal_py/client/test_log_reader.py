@@ -33,7 +33,12 @@ from marshal_py.errors import (
     PartitionCountChanged,
 )
 from marshal_py.protocol.messages import ClaimingPartition, Genesis, Heartbeat, encode
-from marshal_py.protocol.rationalizer import BOUNDARY, PartitionState, apply
+from marshal_py.protocol.rationalizer import (
+    BOUNDARY,
+    MEMBER_HORIZON,
+    PartitionState,
+    apply,
+)
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
 from marshal_py.testing import TestBroker
 
@@ -653,6 +658,63 @@ def test_a_snapshot_of_another_log_is_not_used_and_never_again(
     assert restoring.newest_snapshot.get(0, 0) == 0
 
 
+def test_of_a_topic_made_anew_snapshots_are_used_whatever_was_in_those_before(
+    brokers: Brokers, restoring: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start would replay the whole log otherwise, for as long as the process lives."""
+    brokers._last = 2, OLD
+    brokers.snapshot = snapshot_at(6)
+    restoring.open(10)
+    feed(restoring, monkeypatch, [Record(5, value=b"another")])
+    with pytest.raises(Truncated):
+        restoring.replay()
+    for facts, restored in ((OLD, 0), (TopicFacts("new", 2), 6)):
+        brokers._last = 2, facts
+        restoring.open(10)
+        assert restoring.world.states[0].next_offset == restored
+
+
+def test_a_partition_without_one_for_snapshots_is_read_from_its_start(
+    restoring: LogReader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The brokers would never tell where a partition ends that is not there."""
+    asked: list[dict[int, int]] = []
+
+    def newest(_: Any, __: str, ends: dict[int, int], *_more: Any) -> dict[int, Any]:
+        asked.append(ends)
+        return {}
+
+    monkeypatch.setattr(log_reader, "newest_snapshots", newest)
+    monkeypatch.setattr(LogMetadata, "describe", lambda *_, **__: (2, 1))
+    restoring.open(10)
+    assert [list(ends) for ends in asked] == [[0]]
+    assert "__m has 2 partitions and __m.s has 1: not all snapshots can be kept" in caplog.text
+
+
+def test_a_lost_log_is_waited_for_with_another_kafka_client(restoring: LogReader) -> None:
+    """The one that has read it may hang, or know leaders of another topic."""
+    before = restoring._consumer
+    restoring.await_topic(10)
+    assert restoring._consumer is before, "it has read nothing yet"
+    restoring.open(10)
+    restoring.await_topic(10)
+    assert restoring._consumer is not before
+
+
+def test_a_reader_that_was_closed_leaves_no_thread_and_no_connection() -> None:
+    closed: list[str] = []
+    admin: Any = SimpleNamespace(close=lambda: closed.append("admin"))
+    config = {"bootstrap.servers": "127.0.0.1:1"}
+    reader = LogReader(config, topic="__m", snapshot_topic="__m.s", admin=admin)
+    reader._desk._do(b"no snapshot")
+    thread = reader._desk._thread
+    assert thread is not None
+    reader.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert closed == ["admin"]
+
+
 def test_a_snapshot_beyond_the_logs_last_record_is_of_another_log(
     brokers: Brokers, restoring: LogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -731,6 +793,28 @@ def test_a_state_is_looked_at_between_the_records_on_both_sides_of_a_boundary(
     assert looked == [BOUNDARY]
     list(reader.fold([Record(n) for n in (2 * BOUNDARY - 2, 2 * BOUNDARY + 5)]))
     assert looked == [BOUNDARY, 2 * BOUNDARY - 1]
+
+
+def test_whose_record_crossed_a_boundary_is_told_though_others_left_by_it(
+    brokers: Brokers, reader: LogReader
+) -> None:
+    """Members that have been silent for too long go before the record counts (§6.3)."""
+    opened(brokers, reader)
+    crossed: list[tuple[int, str]] = []
+
+    def writer_of(_: int, next_offset: int, crossed_by: str) -> str:
+        crossed.append((next_offset, crossed_by))
+        return ""
+
+    reader.writer_of = writer_of
+    gone = encode(Heartbeat(2, "gone", "g.1", "g", 0, 1_000, 1))
+    mine = encode(Heartbeat(2, "me", "m.1", "g", 0, 1_000, 1))
+    late = MEMBER_HORIZON + 1
+    list(reader.fold([Record(0, value=gone)]))
+    (batch,) = reader.fold([Record(late, value=mine)])
+    senders = [getattr(event, "instance_id", "") for event in batch.events]
+    assert (senders[0], senders[-1]) == ("g.1", "m.1")
+    assert crossed == [(1, "m.1")]
 
 
 @pytest.mark.parametrize("told", [1, 3])

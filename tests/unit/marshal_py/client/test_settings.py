@@ -83,7 +83,10 @@ def test_settings_show_no_secret() -> None:
     assert "hunter2" not in repr(ClientSettings(**USUAL))
 
 
-@pytest.mark.parametrize("key", ["acks", "group.id", "isolation.level", "transactional.id"])
+@pytest.mark.parametrize(
+    "key",
+    ["acks", "request.required.acks", "group.id", "isolation.level", "transactional.id"],
+)
 def test_what_the_protocol_depends_on_is_not_the_users(key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"config '{key}' is set by marshal itself") as no:
         kafka_config({"bootstrap.servers": "a:1", key: "hunter2"})

@@ -199,3 +199,15 @@ def test_who_has_given_up_asks_no_more(admin: Admin) -> None:
     assert watch.wait(time.monotonic() + 60) is None
     assert watch.look() is None
     assert not admin.asked
+
+
+def test_who_waits_for_an_answer_has_callbacks_called(admin: Admin) -> None:
+    """Without that of OAUTHBEARER there is none, and each start takes longer."""
+    watch = watch_of(admin)
+
+    def poll(_timeout_s: float) -> int:
+        admin.tell()
+        return 1
+
+    admin.poll = poll  # type: ignore[method-assign]
+    assert watch.wait(time.monotonic() + 5) == TopicFacts("one", 8)

@@ -138,6 +138,22 @@ class FailedProducer(SlowProducer):
     def poll(self, _: float) -> int:
         raise self._failure
 
+    def flush(self, _: float) -> int:
+        raise self._failure
+
+    def __len__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize(
+    "error", [KafkaException(KafkaError(KafkaError._FATAL)), SystemError("returned")]
+)
+def test_a_producer_that_failed_for_good_keeps_nothing_else_from_being_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    letters(monkeypatch, FailedProducer(error, accepts=True)).close()
+    assert "2 dead letters were not written" in caplog.text
+
 
 @pytest.mark.parametrize("accepts", [True, False])
 @pytest.mark.parametrize(
