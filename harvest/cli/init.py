@@ -11,6 +11,7 @@ from harvest.cli.options import DatabaseOption, JsonFlag, OptionalConfigFile, Ta
 from harvest.cli.outbox import open_outbox
 from harvest.config.model import Mode
 from harvest.databases.postgres.wal import PostgresWalSource
+from harvest.errors import ConfigurationError
 from marshal_py.cli.output import print_json, say
 
 __all__ = ["init"]
@@ -58,6 +59,8 @@ def init(
     [dim]Example:[/dim] harvest init --database postgresql://localhost/shop
     """
     outbox = open_outbox(config, database, table, mode)
+    if begin_now and outbox.mode != "wal":
+        raise ConfigurationError(f"--begin-now is for mode: wal, and this is {outbox.mode}")
     store = outbox.store()
     value_type: Literal["text", "bytes"] = "bytes" if bytes_ else "text"
     if isinstance(store, PostgresWalSource):

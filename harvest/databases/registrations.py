@@ -92,9 +92,13 @@ class Registrations(ABC):
         found = self.registration()
         if found is not None:
             return found
+        values = (ours.cluster, ours.topic, ours.group, ours.mode)
         try:
-            self.create_registration()
-            self._statement(self._insert, (ours.cluster, ours.topic, ours.group, ours.mode))
+            try:  # who may not make tables is refused even where this one is there
+                self._statement(self._insert, values)
+            except TableMissing:
+                self.create_registration()
+                self._statement(self._insert, values)
         except StoreUnavailable:
             pass  # of two who make it at once, one may fail: the other has made it
         except HarvestError as error:

@@ -37,7 +37,7 @@ from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.databases.sqlite.range import SqliteRangeStore
 from harvest.databases.sqlite.swept_rows import SqliteSweptRows
 from harvest.databases.sqlite.table import sqlite_path
-from harvest.errors import ConfigurationError
+from harvest.errors import ConfigurationError, StoreUnavailable
 from harvest.maintenance.partitions import PartitionStore
 
 __all__ = ["AnyMarkStore", "AnyRangeStore", "Database", "database", "database_of_data_source"]
@@ -90,7 +90,20 @@ class Database(Protocol):
         """Create the trigger that tells of new rows, or remove it; whether there was a need to."""
 
     def transaction(self) -> Any:
-        """A context manager: a connection for the `Stasher`, and a commit at the end."""
+        """A context manager: a connection for the `Stasher`, and a commit at the end.
+
+        What the driver raises meanwhile is `StoreUnavailable`.
+        """
+
+
+@contextmanager
+def _told(kind: type[Exception]) -> Iterator[None]:
+    """What a driver raises, in a line."""
+    try:
+        yield
+    except kind as error:
+        said = " ".join(" ".join(map(str, error.args)).split())
+        raise StoreUnavailable(f"the database broke off a transaction: {said}") from error
 
 
 class _Postgres:
@@ -138,7 +151,7 @@ class _Postgres:
     def transaction(self) -> Iterator[Any]:
         import psycopg
 
-        with psycopg.connect(self._conninfo) as connection:
+        with _told(psycopg.Error), psycopg.connect(self._conninfo) as connection:
             yield connection
 
 
@@ -195,7 +208,11 @@ class _Sqlite(_Polled):
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        with closing(sqlite3.connect(self._path)) as connection, connection:
+        with (
+            _told(sqlite3.Error),
+            closing(sqlite3.connect(self._path)) as connection,
+            connection,
+        ):
             yield connection
 
 
@@ -229,7 +246,10 @@ class _Mysql(_Polled):
     def transaction(self) -> Iterator[Any]:
         import pymysql
 
-        with pymysql.connect(**self._arguments, charset="utf8mb4") as connection:
+        with (
+            _told(pymysql.MySQLError),
+            pymysql.connect(**self._arguments, charset="utf8mb4") as connection,
+        ):
             yield connection
             connection.commit()
 

@@ -1480,6 +1480,67 @@ DATABASES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a registration is written where its owner has made the table",
+        f"{DB}.registrations",
+        "unit/harvest/databases/test_registrations.py::test_a_table_that_its_owner_has_made_is_not_made_again",
+        (
+            "Registrations.register",
+            "                self._statement(self._insert, values)\n"
+            "            except TableMissing:\n",
+            "                raise TableMissing\n            except TableMissing:\n",
+        ),
+    ),
+    noticed(
+        "what a driver refuses is told in a line",
+        f"{DB}.registry",
+        "unit/harvest/cli/test_stash.py::test_a_row_that_the_database_refuses_is_told_in_a_line",
+        ("_told", "    except kind as error:\n", "    except TimeoutError as error:\n"),
+    ),
+    noticed(
+        "who writes a row to try things out looks for the table first",
+        "harvest.cli.stash",
+        "unit/harvest/cli/test_stash.py::test_a_table_that_is_not_there_is_told_and_no_file_is_made",
+        ("stash", "    outbox.store().connect()\n", ""),
+    ),
+    noticed(
+        "rows are left out in wal mode alone",
+        "harvest.cli.init",
+        "unit/harvest/cli/test_init.py::test_rows_are_left_out_in_wal_mode_alone",
+        ("init", 'if begin_now and outbox.mode != "wal":', 'if begin_now and outbox.mode == "":'),
+    ),
+    noticed(
+        "wal mode is told to leave out rows",
+        "harvest.cli.init",
+        "unit/harvest/cli/test_init.py::test_wal_mode_is_told_whether_to_leave_out_rows",
+        ("init", ", begin_now=begin_now)", ")"),
+    ),
+    noticed(
+        "a command looks at all shards",
+        "harvest.cli.outbox",
+        "unit/harvest/cli/test_init.py::test_a_command_looks_at_all_shards_and_for_every_column",
+        (
+            "Outbox.store",
+            "range_store(self.table, shards=shards, extra",
+            "range_store(self.table, extra",
+        ),
+    ),
+    noticed(
+        "a command looks for every column",
+        "harvest.cli.outbox",
+        "unit/harvest/cli/test_init.py::test_a_command_looks_at_all_shards_and_for_every_column",
+        ("Outbox.store", "mark_store(self.table, extra=self.extra)", "mark_store(self.table)"),
+    ),
+    noticed(
+        "a time without a zone is that of this machine",
+        "harvest.cli.dead_letters",
+        "unit/harvest/cli/test_dead_letters.py::test_a_time_without_a_zone_is_that_of_this_machine",
+        (
+            "_time",
+            "fromisoformat(text).astimezone()",
+            'fromisoformat(text).replace(tzinfo=__import__("datetime").UTC)',
+        ),
+    ),
+    noticed(
         "bounds in MariaDB begin below ids that may still appear",
         f"{MY}.range",
         "contract/test_range_store.py::test_bounds_begin_below_ids_that_may_still_appear[mariadb]",

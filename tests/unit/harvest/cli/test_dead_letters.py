@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,18 @@ def test_a_time_that_is_none_is_named_with_its_option(url: str, option: str, tex
     done = CliRunner().invoke(app, ["dead-letters", "list", option, text, "-d", url])
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"{option} is '{text}'" in done.stderr
+
+
+def test_a_time_without_a_zone_is_that_of_this_machine(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        hour_ago = f"{datetime.now() - timedelta(hours=1):%Y-%m-%dT%H:%M:%S}"
+        listed = run(url, "list", "--since", hour_ago, code=1)
+    time.tzset()
+    assert listed["count"] == 4
 
 
 def test_a_window_in_which_nothing_can_lie_is_not_one_without_dead_letters(url: str) -> None:

@@ -91,6 +91,34 @@ def test_bytes_are_asked_for(url: str) -> None:
     )
 
 
+@pytest.mark.parametrize("mode", ["mark", "range"])
+def test_rows_are_left_out_in_wal_mode_alone(url: str, mode: str) -> None:
+    """Elsewhere they would be published all the same."""
+    said = init("-d", url, "--mode", mode, "--begin-now", code=2)
+    assert f"--begin-now is for mode: wal, and this is {mode}" in said
+
+
+def test_wal_mode_is_told_whether_to_leave_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+
+    class Source(PostgresWalSource):
+        def init(self, **options: Any) -> bool:
+            told.append(options)
+            return True
+
+    tables = SimpleNamespace(
+        wal_source=lambda *_: Source("host=d", TableName(("outbox",))),
+        wal_dead_letters=lambda *_: SimpleNamespace(create=lambda: None, close=lambda: None),
+    )
+    monkeypatch.setattr("harvest.databases.registry.database_of_data_source", lambda _: tables)
+    init("-d", "host=d", "--mode", "wal", "--begin-now")
+    init("-d", "host=d", "--mode", "wal", "--bytes")
+    assert told == [
+        {"value_type": "text", "begin_now": True},
+        {"value_type": "bytes", "begin_now": False},
+    ]
+
+
 def test_a_database_without_notifications_says_so(url: str) -> None:
     assert "SQLite has no notifications" in init("-d", url, "--notify", code=2)
 
@@ -158,6 +186,22 @@ def test_what_is_said_goes_before_what_is_configured(
     kind = SqliteMarkStore if meant[1] == "mark" else SqliteRangeStore
     with closing(outbox.store()) as store:
         assert isinstance(store, kind)
+
+
+@pytest.mark.parametrize("mode", ["mark", "range"])
+def test_a_command_looks_at_all_shards_and_for_every_column(
+    url: str, written: Callable[[str], Path], mode: Any
+) -> None:
+    columns = "columns: {headers: {trace: trace_id}}\n"
+    config = written(
+        f"database: {url}\nmode: {mode}\n{columns}" + "shards: 3\n" * (mode == "range")
+    )
+    with closing(open_outbox(config, None, None).store()) as store:
+        store.init()
+        (wrong,) = [found.text for found in store.check() if found.level == "error"]
+        assert wrong.startswith("the column trace_id is missing")
+        if isinstance(store, SqliteRangeStore):
+            assert store.layout() == 3
 
 
 def test_either_a_file_or_a_database_is_named(written: Callable[[str], Path]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from harvest.core.source import Registration, Source
 from harvest.databases.mysql.sources import MysqlSources
-from harvest.errors import SchemaError, StoreUnavailable
+from harvest.errors import SchemaError, StoreUnavailable, TableMissing
 
 
 class Server(MysqlSources):
@@ -34,6 +34,8 @@ class Server(MysqlSources):
 
     def _change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         self.changed.append(statement % tuple(map(repr, parameters)) if parameters else statement)
+        if len(self.changed) == 1:
+            raise TableMissing("no table of registrations")
         return 1
 
 
@@ -109,7 +111,8 @@ def test_of_two_who_register_at_once_neither_fails() -> None:
     server = Server(("SELECT cluster", None), marked=True)
     with pytest.raises(StoreUnavailable, match="could not be written"):
         server.register(Registration("c", "t", "g", "mark"))
-    create, insert = server.changed
+    tried, create, insert = server.changed
+    assert tried == insert
     assert "CREATE TABLE IF NOT EXISTS `outbox_registration`" in create
     assert create.rstrip().endswith("ENGINE = InnoDB DEFAULT CHARSET = utf8mb4")
     assert insert.startswith("INSERT IGNORE INTO `outbox_registration` ")

@@ -54,6 +54,19 @@ def test_who_is_registered_anew_where_nobody_is_is_registered(store: SqliteSourc
     assert store.registration() == THEIRS
 
 
+def test_a_table_that_its_owner_has_made_is_not_made_again(
+    store: SqliteSources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may make none is refused even where it is there."""
+
+    def refuse() -> None:
+        raise SchemaError("permission denied for schema public")
+
+    store.create_registration()
+    monkeypatch.setattr(store, "create_registration", refuse)
+    assert store.register(OURS) == OURS
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_visit_is_on_the_disk_before_kafka_hears_of_it(tmp_path: Path, durable: bool) -> None:
     """A crash that undid one that Kafka knows would look like a database that went back."""

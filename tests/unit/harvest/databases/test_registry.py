@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import closing, suppress
 from pathlib import Path
 
+import psycopg
+import pymysql
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -15,7 +17,7 @@ from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.notify import PostgresListener
 from harvest.databases.registry import database, database_of_data_source
 from harvest.databases.sqlite.mark import SqliteMarkStore
-from harvest.errors import ConfigurationError
+from harvest.errors import ConfigurationError, StoreUnavailable
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
 
@@ -120,12 +122,30 @@ def test_the_same_with_mysql(monkeypatch: pytest.MonkeyPatch, fails: bool) -> No
         def commit(self) -> None:
             seen.append("committed")
 
-    pymysql = pytest.importorskip("pymysql")
     monkeypatch.setattr(pymysql, "connect", lambda **_: Connection())
     with suppress(Failed), database("mysql://h/d").transaction():
         if fails:
             raise Failed
     assert seen == (["closed"] if fails else ["committed", "closed"])
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "error"),
+    [
+        ("host=h", "psycopg", psycopg.OperationalError("no\nanswer")),
+        ("mysql://h/d", "pymysql", pymysql.OperationalError(2003, "no answer")),
+    ],
+)
+def test_what_a_driver_raises_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, url: str, driver: str, error: Exception
+) -> None:
+    def connect(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(f"{driver}.connect", connect)
+    said = r"broke off a transaction: (2003 )?no answer$"
+    with pytest.raises(StoreUnavailable, match=said), database(url).transaction():
+        pass
 
 
 def test_a_shard_reads_its_own_rows(tmp_path: Path) -> None:
