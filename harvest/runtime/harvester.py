@@ -210,12 +210,12 @@ class Harvester:
     def _connect_spare(self) -> None:
         if self._spare is not None:
             return
-        self._spare = self._tools(0)
         try:
+            self._spare = self._tools(0)
             self._spare.connect()
         except HarvestError as error:
             self._log.warning("standing by without a connection: %s", error)
-            if isinstance(error, StoreUnavailable):
+            if self._spare is not None and isinstance(error, StoreUnavailable):
                 self._spare.close()
                 self._spare = None
                 self._is_cut_off = True
@@ -239,13 +239,13 @@ class Harvester:
         return self._is_cut_off
 
     def _reaches_database(self) -> bool:
-        with closing(self._tools(0)) as tools:
-            try:
+        try:
+            with closing(self._tools(0)) as tools:
                 tools.connect()
-            except StoreUnavailable:
-                return False
-            except HarvestError:
-                pass  # whoever leads tells of it
+        except StoreUnavailable:
+            return False
+        except HarvestError:
+            pass  # whoever leads tells of it
         self._log.info("the database can be reached again: standing by")
         return True
 

@@ -18,6 +18,9 @@ from confluent_kafka.admin import (
 
 from harvest.config.model import ReaperConfig
 from harvest.core.interfaces.mark_store import Finding
+from harvest.errors import ConfigurationError
+from harvest.runtime.parts import check_clients
+from harvest.runtime.process import make_marshal
 from harvest.sinks.kafka.clients import connected_admin, make_client
 from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings
@@ -32,7 +35,15 @@ _BATCH_OVERHEAD_BYTES: Final = 1024
 
 
 def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
-    """Look at the cluster, the coordination topics, the checkpoint, and the outbox's `topics`."""
+    """Look at the cluster, the coordination topics, the checkpoint, and the outbox's `topics`.
+
+    And first at the settings, of what a harvester makes: a client of the group, and producers.
+    """
+    try:
+        check_clients(config)
+        make_marshal(config)
+    except (ConfigurationError, MarshalError) as error:
+        return [Finding("kafka", "error", str(error))]
     settings = connection_settings(config.kafka)
     try:
         admin, metadata = connected_admin(settings, _TIMEOUT_S)

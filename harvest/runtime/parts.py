@@ -6,6 +6,8 @@ import time
 from functools import partial
 from typing import TypeAlias
 
+from confluent_kafka import Producer
+
 from harvest.config.model import ReaperConfig
 from harvest.core.interfaces.dead_letter_store import DeadLetterTable
 from harvest.core.interfaces.mark_store import MarkStore
@@ -16,7 +18,7 @@ from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.databases.registry import database
-from harvest.errors import ConfigurationError
+from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.runtime.leadership import Tools
 from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.partition_upkeep import maintain_partitions_and_tell
@@ -24,7 +26,10 @@ from harvest.runtime.range_leader import RangeTools
 from harvest.runtime.relay_leader import RelayTools
 from harvest.runtime.source_guard import SourceGuard, WalGuard
 from harvest.runtime.wal_leader import WalTools
+from harvest.sinks.kafka.clients import make_client
+from harvest.sinks.kafka.destination import KafkaDestination
 from harvest.sinks.kafka.idempotent import IdempotentSink
+from harvest.sinks.kafka.settings import producer_settings
 from harvest.sinks.kafka.sink import TransactionalSink
 from harvest.sinks.kafka.source_record import SourceRecord
 
@@ -32,6 +37,7 @@ AnyStore: TypeAlias = MarkStore | RangeStore
 
 __all__ = [
     "AnyStore",
+    "check_clients",
     "make_any_store",
     "make_dead_letters",
     "make_mark_tools",
@@ -44,6 +50,27 @@ __all__ = [
     "make_wal_source",
     "make_wal_tools",
 ]
+
+
+def check_clients(config: ReaperConfig) -> None:
+    """Make each producer that a leader makes, without waiting for a broker.
+
+    Raises `ConfigurationError` for a setting that librdkafka refuses: leaders try again for ever.
+    """
+    for name in config.destinations:
+        sink = config.destination_sink(name)
+        if isinstance(sink, KafkaDestination):
+            try:
+                sink.check()
+            except ConfigurationError as error:
+                raise ConfigurationError(f"destinations.{name}: {error}") from None
+    if config.destinations:
+        return
+    if config.delivery == "transactional" or config.mode == "wal":  # there, of the position
+        transactional_id = f"harvest.{config.sink_name}"  # which fences nobody yet
+        make_client(Producer, producer_settings(config.producer_config, transactional_id))
+    if config.delivery == "idempotent":
+        make_client(Producer, producer_settings(config.producer_config, None))
 
 
 def make_tools(config: ReaperConfig, shard: int = 0) -> Tools:
@@ -99,13 +126,17 @@ def _range_tools(config: ReaperConfig, shard: int) -> RangeTools:
 
 
 def make_relay_tools(config: ReaperConfig) -> RelayTools:
-    """What a leadership that sends to destinations works with."""
+    """What a leadership that sends to destinations works with. Raises `SinkUnavailable`."""
     tables = database(config.database)
     marker = make_store(config)
+    try:
+        sinks = {name: config.destination_sink(name) for name in config.destinations}
+    except ConfigurationError as error:  # it was well when it was read: files are being replaced
+        raise SinkUnavailable(f"a destination: {error}") from None
     return RelayTools(
         marker,
         make_store(config),
-        {name: config.destination_sink(name) for name, d in config.destinations.items()},
+        sinks,
         {name: d.policy() for name, d in config.destinations.items()},
         config.router(lambda: (time.time() * 1000, time.monotonic() * 1000)),
         config.limits.limits(),

@@ -15,6 +15,7 @@ from harvest.runtime.candidacy import Candidacy, Election, FairShare
 from harvest.runtime.events import Event
 from harvest.runtime.harvester import Harvester
 from harvest.runtime.parts import (
+    check_clients,
     make_any_store,
     make_dead_letters,
     make_range_store,
@@ -30,7 +31,7 @@ from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import connection_settings
 from marshal_py import Marshal
 
-__all__ = ["Process", "process"]
+__all__ = ["Process", "make_marshal", "process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,11 @@ def process(
 ) -> Iterator[Process]:
     """A process that is ready to `run`, with its own connection to the coordination topic.
 
-    Raises what `marshal_py.Marshal` and `MarkStore.connect` raise.
+    Raises what `check_clients`, `marshal_py.Marshal` and `MarkStore.connect` raise.
     """
+    check_clients(config)
     _check_table(config)  # before anything is written to Kafka
-    with _make_marshal(config) as marshal:
+    with make_marshal(config) as marshal:
         with closing(make_any_store(config)) as store:
             check_registration(config, store)
         harvester = Harvester(
@@ -103,7 +105,8 @@ def _check_table(config: ReaperConfig) -> None:
             store.connect()
 
 
-def _make_marshal(config: ReaperConfig) -> Marshal:
+def make_marshal(config: ReaperConfig) -> Marshal:
+    """The client that stands for election, not started. Raises `marshal_py.ConfigurationError`."""
     return Marshal(
         connection_settings(config.kafka),
         group_id=config.group,

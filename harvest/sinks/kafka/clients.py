@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from harvest.errors import ConfigurationError
+from harvest.errors import ConfigurationError, SinkUnavailable
 from marshal_py.client.kafka_clients import NO_CREATION, ConnectionErrors, connect, patience
 
-__all__ = ["connected_admin", "make_client", "said"]
+__all__ = ["connected_admin", "make_client", "make_client_again", "said"]
 
 Client = TypeVar("Client")
 
@@ -34,6 +34,18 @@ def make_client(kind: Callable[..., Client], settings: Mapping[str, Any]) -> Cli
     except (KafkaException, TypeError, ValueError) as error:
         text = said(error) if isinstance(error, KafkaException) else str(error)
         raise ConfigurationError(f"Kafka settings: {text}") from None
+
+
+def make_client_again(kind: Callable[..., Client], settings: Mapping[str, Any]) -> Client:
+    """The same for settings that were tried when the process began (`runtime.parts`).
+
+    What is refused now is a file that is being replaced, as a certificate and its key are, one
+    after the other. Raises `SinkUnavailable`.
+    """
+    try:
+        return make_client(kind, settings)
+    except ConfigurationError as error:
+        raise SinkUnavailable(str(error)) from None
 
 
 def connected_admin(settings: Mapping[str, Any], timeout_s: float) -> tuple[AdminClient, Any]:

@@ -87,6 +87,10 @@ class KafkaDestination:
         self._lives: dict[bool, _Live] = {}
         """The producers: whether each record goes alone."""
 
+    def check(self) -> None:
+        """Make a producer, without waiting for a broker. Raises `ConfigurationError`."""
+        make_client(Producer, dict(self._settings))
+
     def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
         """See `MessageSink.send`."""
         try:
@@ -101,6 +105,8 @@ class KafkaDestination:
             return Outcome(error="the producer's queue is full", unavailable=True)
         except InvalidRecord as error:
             return Outcome(error=str(error), lasting=True)
+        except ConfigurationError as error:  # `check` tried the settings: files are being replaced
+            return Outcome(error=str(error), unavailable=True)
         if failure is None:
             return Outcome(200)
         code = failure.code()

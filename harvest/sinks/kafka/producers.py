@@ -15,7 +15,7 @@ from harvest.core.extra_columns import placement
 from harvest.core.kafka_headers import produced_headers
 from harvest.core.row import Row, named
 from harvest.errors import InvalidRecord, SinkUnavailable
-from harvest.sinks.kafka.clients import make_client, said
+from harvest.sinks.kafka.clients import make_client_again, said
 from harvest.sinks.kafka.refusals import RowError
 from harvest.sinks.kafka.settings import producer_settings
 
@@ -51,7 +51,7 @@ class Producers:
         self._spare = None
 
     def _new(self) -> Producer:
-        return make_client(Producer, {"error_cb": self._outage, **self.settings})
+        return make_client_again(Producer, {"error_cb": self._outage, **self.settings})
 
     def _connected(self, producer: Producer) -> Producer:
         """A connected producer begins in milliseconds; one that is not waits for a retry timer."""

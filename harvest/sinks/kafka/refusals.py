@@ -27,6 +27,7 @@ from harvest.core.failure import Failure
 from harvest.core.interfaces.sink import StillHeld
 from harvest.core.row import Row
 from harvest.core.topic_names import is_topic
+from harvest.errors import ConfigurationError
 from harvest.sinks.kafka.clients import make_client
 
 __all__ = [
@@ -202,7 +203,10 @@ def unwritable_topics(settings: Mapping[str, Any], topics: set[str]) -> set[str]
     """Those of `topics` that these credentials may not write to; the broker is asked."""
     if len(topics) == 1:
         return set(topics)
-    admin = make_client(AdminClient, dict(settings))
+    try:
+        admin = make_client(AdminClient, dict(settings))
+    except ConfigurationError:  # files are being replaced: with the next attempt, then
+        return set()
     found = set()
     futures = admin.describe_topics(
         TopicCollection(sorted(topics)),

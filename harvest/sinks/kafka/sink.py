@@ -22,7 +22,7 @@ from harvest.core.failure import Failure
 from harvest.core.interfaces.sink import StillHeld
 from harvest.core.row import Row
 from harvest.errors import SinkUnavailable
-from harvest.sinks.kafka.clients import make_client, said
+from harvest.sinks.kafka.clients import make_client_again, said
 from harvest.sinks.kafka.committed_checkpoint import newest_checkpoint
 from harvest.sinks.kafka.producers import (
     ASK_TIMEOUT_S,
@@ -168,7 +168,7 @@ class TransactionalSink:
 
     def _connected_reader(self) -> Consumer:
         if self._reader is None:
-            self._reader = make_client(Consumer, self._reader_settings)
+            self._reader = make_client_again(Consumer, self._reader_settings)
         return self._reader
 
     # --- Delivering ---

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from harvest.core.source import Source
 from harvest.errors import SinkUnavailable
-from harvest.sinks.kafka.clients import make_client
+from harvest.sinks.kafka.clients import make_client_again
 from harvest.sinks.kafka.committed_checkpoint import newest_checkpoint
 from harvest.sinks.kafka.settings import consumer_settings
 
@@ -64,5 +64,5 @@ class SourceRecord:
 
     def _connected(self) -> Consumer:
         if self._consumer is None:
-            self._consumer = make_client(Consumer, self._settings)
+            self._consumer = make_client_again(Consumer, self._settings)
         return self._consumer

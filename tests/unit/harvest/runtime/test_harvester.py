@@ -462,6 +462,18 @@ def test_a_standby_without_a_database_keeps_no_other_connection(
     assert (closed, harvester._spare) == (([], tools) if kept else ([True], None))
 
 
+def test_a_standby_whose_tools_cannot_be_made_now_goes_on(bench: Bench) -> None:
+    """As while a certificate is being replaced."""
+
+    def unmade() -> MarkStore:
+        raise SinkUnavailable("the certificates cannot be read")
+
+    harvester = Harvester(bench.candidacy, bench.tools(unmade), warm_standby=True)
+    harvester._connect_spare()
+    assert harvester._spare is None
+    assert harvester._reaches_database()
+
+
 def test_who_could_not_begin_to_lead_does_not_try_again_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,31 @@ def test_all_is_well(cluster: Cluster) -> None:
     assert "there is one, in the group harvest.g.outbox" in cluster.facts()
 
 
+SOON = "producer: {transaction.timeout.ms: 5000, delivery.timeout.ms: 6000}"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (
+            "producer: {linger.mss: 5}",
+            'Kafka settings: No such configuration property: "linger.mss"',
+        ),
+        ("producer: {max.in.flight: 6}\ndelivery: idempotent", "`max.in.flight` must be set <= 5"),
+        (f"{SOON}\nmode: range", "`message.timeout.ms` must be set <= `transaction.timeout.ms`"),
+        (f"{SOON}\nmode: wal\ndelivery: idempotent", "`transaction.timeout.ms`"),
+        ("destinations: {shop: {kafka: {settings: {linger.mss: 5}}}}", "destinations.shop: Kafka"),
+        (f"name: {'n' * 256}", "client_id = 'nnn"),
+    ],
+)
+def test_a_setting_with_which_no_harvester_starts_is_told(
+    cluster: Cluster, more: str, says: str
+) -> None:
+    [(level, text)] = cluster.findings(config(more))
+    assert level == "error"
+    assert says in text
+
+
 def test_brokers_that_do_not_answer_are_all_that_is_said(cluster: Cluster) -> None:
     cluster.unreachable = True
     assert cluster.findings() == [("error", "cannot be reached: localhost:1: Connection refused")]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harvest.config.destinations import DestinationConfig
 from harvest.config.load import parse
 from harvest.config.model import ReaperConfig
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
@@ -13,6 +15,7 @@ from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.two_databases import TwoDatabasesStore
 from harvest.databases.postgres.wal_dead_letters import PostgresWalDeadLetters
+from harvest.errors import SinkUnavailable
 from harvest.runtime import parts as module
 from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.range_leader import RangeTools
@@ -192,6 +195,17 @@ def test_what_is_said_of_records_and_topics_is_so_of_both_sinks_of_wal_mode() ->
     for its in (tools.sink, tools.pipeline):
         assert its.named["envelope"] == made.envelope()
         assert its.named["wait_for_topics"] is True
+
+
+def test_a_certificate_that_is_being_replaced_is_waited_for(tmp_path: Path) -> None:
+    """The process would end as it begins to lead, though the files were whole when it began."""
+    file = tmp_path / "ca.pem"
+    file.write_text("")
+    torn = DestinationConfig.model_validate({"http": {"uri": "https://h/", "ca_file": str(file)}})
+    made = config("destinations: {shop: {http: {uri: 'https://h/'}}}")
+    made = made.model_copy(update={"destinations": {"shop": torn}})
+    with pytest.raises(SinkUnavailable, match="the certificates cannot be read"):
+        module.make_tools(made)
 
 
 def test_the_slot_reads_the_further_columns() -> None:

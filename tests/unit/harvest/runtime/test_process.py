@@ -153,6 +153,16 @@ def test_a_table_that_is_missing_is_told_before_kafka_hears_of_anything(
     assert world.seen == ["table connects", "table closes"]
 
 
+def test_a_setting_that_no_producer_takes_is_told_before_anything_else(world: World) -> None:
+    """A leader would try again for ever: what is refused later is a file that is replaced."""
+    with (
+        pytest.raises(ConfigurationError, match="linger"),
+        process(config("producer: {linger.mss: 5}\n")),
+    ):
+        pass
+    assert world.seen == []
+
+
 def test_what_is_refused_leaves_nothing_open(world: World) -> None:
     world.refused = True
     with pytest.raises(ConfigurationError), process(config()):

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AclOperation
 from harvest.core.dispatcher import Outcome
 from harvest.core.extra_columns import TIMESTAMP
 from harvest.core.row import Row
-from harvest.errors import SinkHangs
+from harvest.errors import ConfigurationError, SinkHangs
 from harvest.sinks.kafka import destination as module
 from harvest.sinks.kafka import refusals
 from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
@@ -355,6 +355,22 @@ def test_the_topics_that_may_not_be_written_to_are_asked_for(
     assert refusals.unwritable_topics({}, set(rights)) == {"b", "c"}
     monkeypatch.setattr(refusals, "make_client", lambda *_: 1 / 0)
     assert refusals.unwritable_topics({}, {"a"}) == {"a"}, "who else"
+
+
+def test_a_certificate_that_is_being_replaced_is_an_outage(
+    sink: KafkaDestination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConfigurationError("ssl.key.location failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "make_client", fail)
+        assert send(sink) == Outcome(error="ssl.key.location failed", unavailable=True)
+        with pytest.raises(ConfigurationError):
+            sink.check()
+    assert send(sink, None) == Outcome(200)
+    monkeypatch.setattr(refusals, "make_client", fail)
+    assert refusals.unwritable_topics({}, {"a", "b"}) == set(), "with the next attempt"
 
 
 def test_a_destination_that_was_closed_is_connected_anew(sink: KafkaDestination) -> None:

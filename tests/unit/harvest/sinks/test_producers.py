@@ -15,6 +15,8 @@ from harvest.sinks.kafka import producers as module
 from harvest.sinks.kafka.clients import make_client, said
 from harvest.sinks.kafka.producers import Producers, produce
 from harvest.sinks.kafka.refusals import RowError
+from harvest.sinks.kafka.sink import TransactionalSink
+from harvest.sinks.kafka.source_record import SourceRecord
 from marshal_py.client.kafka_clients import give_up
 
 CONFIG = {"bootstrap.servers": "localhost:1"}
@@ -59,7 +61,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Producer, dict[str, Any]
         found.append((Producer(), settings))
         return found[-1][0]
 
-    monkeypatch.setattr(module, "make_client", make)
+    monkeypatch.setattr(module, "make_client_again", make)
     return found
 
 
@@ -95,6 +97,26 @@ def test_who_cannot_connect_says_why_and_tries_again_later(
     with pytest.raises(SinkUnavailable, match="Kafka cannot be reached: connection refused"):
         producers.prepare()
     assert producers.take() is not None
+
+
+TORN = {**CONFIG, "security.protocol": "ssl", "ssl.ca.location": "/nowhere.pem"}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: Producers(TORN, None).take(),
+        lambda: SourceRecord(TORN, "g.outbox", "own").load(),
+        lambda: TransactionalSink(
+            CONFIG, base_config=TORN, name="g.outbox", checkpoint_topic="own"
+        ).prepare(),
+    ],
+    ids=["producer", "source", "reader"],
+)
+def test_a_certificate_that_is_being_replaced_is_an_outage(use: Callable[[], object]) -> None:
+    """The process would end, though the files were whole when it began."""
+    with pytest.raises(SinkUnavailable, match=r"ssl\.ca\.location"):
+        use()
 
 
 def test_an_outage_is_told_and_again_half_a_minute_later(

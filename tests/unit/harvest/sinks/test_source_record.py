@@ -24,7 +24,7 @@ class Group:
         self.found: str | None = None
         self.fails = False
         self.closed = 0
-        monkeypatch.setattr(module, "make_client", self._make)
+        monkeypatch.setattr(module, "make_client_again", self._make)
         monkeypatch.setattr(module, "newest_checkpoint", self._committed)
 
     def _make(self, _: object, settings: dict[str, Any]) -> Group:

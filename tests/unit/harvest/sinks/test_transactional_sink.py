@@ -280,7 +280,7 @@ def test_who_could_not_read_the_checkpoint_asks_anew_for_the_coordinator(
 ) -> None:
     """The broker that was asked may be gone, or cut off."""
     readers: list[object] = []
-    monkeypatch.setattr(kafka, "make_client", lambda *_: object())
+    monkeypatch.setattr(kafka, "make_client_again", lambda *_: object())
     producers: Any = sink._producers
     producers.take = lambda: RefusedProducer(clock)
 
