@@ -1737,6 +1737,184 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_dead_letters.py::test_a_producer_that_failed_for_good_keeps_nothing_else_from_being_closed",
         ("DeadLetters.close", "        except PRODUCER_FAILED:\n", "        except BufferError:\n"),
     ),
+    noticed(
+        "who closes goes on when the last release is in the log",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_who_closes_goes_on_when_the_last_release_is_in_the_log",
+        ("Driver.carry_out", "            self._settled.notify_all()\n", "            pass\n"),
+    ),
+    noticed(
+        "a client that waits for brokers asks them once a second",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_log_that_is_read_anew_is_waited_for_while_the_certificate_is_replaced",
+        ("Driver._truncated", "                self._stop.wait(1.0)\n", ""),
+    ),
+    noticed(
+        "who listens to a closed client is told",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_claims.py::test_a_client_that_was_closed_tells_nothing_of_a_world_that_has_gone_on",
+        ("Driver.listen", "            self.check_open()\n", ""),
+    ),
+    noticed(
+        "who has given up a topic keeps no connection",
+        f"{CLIENT}.topic_watch",
+        f"{OF_CLIENT}/test_topic_watch.py::test_who_has_given_up_asks_no_more",
+        ("TopicWatch.give_up", "        self._rest()\n", ""),
+    ),
+    noticed(
+        "an offset that was stored before its claim ended is stored",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_who_waits_for_an_offset_is_told_whether_it_is_stored_and_why_not",
+        (
+            "ClaimCore.commit",
+            "        if holding.stored_offset >= next_offset:\n"
+            "            return\n"
+            "        if done:",
+            "        if done and self.ended.is_set():",
+        ),
+    ),
+    noticed(
+        "a claim that ends ends the wait for its offset",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_who_waits_for_an_offset_is_told_whether_it_is_stored_and_why_not",
+        ("ClaimCore.commit", " or self.ended.is_set()", ""),
+    ),
+    noticed(
+        "a claim that ended did not run out of time",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_who_waits_for_an_offset_is_told_whether_it_is_stored_and_why_not",
+        ("ClaimCore.commit", "        if done:\n", "        if not done:\n"),
+    ),
+    noticed(
+        "who waits for a claim that has ended goes on",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_who_waits_for_a_claim_goes_on_when_it_has_ended",
+        ("ClaimCore.wait_held", "self.held or self.ended.is_set()", "self.held"),
+    ),
+    noticed(
+        "version 1 has no compression under its other name, either",
+        f"{CLIENT}.settings",
+        f"{OF_CLIENT}/test_settings.py::test_a_setting_that_cannot_work_is_refused_by_name",
+        (
+            "ClientSettings._check_text",
+            '("compression.type", "compression.codec")',
+            '("compression.type",)',
+        ),
+    ),
+    noticed(
+        "version 1 counts whole seconds",
+        f"{CLIENT}.settings",
+        f"{OF_CLIENT}/test_settings.py::test_a_setting_that_cannot_work_is_refused_by_name",
+        (
+            "ClientSettings._check_text",
+            "if self.interval_ms % 1000:",
+            "if self.interval_ms < 1000:",
+        ),
+    ),
+    noticed(
+        "version 1 has no members",
+        f"{CLIENT}.settings",
+        f"{OF_CLIENT}/test_settings.py::test_a_setting_that_cannot_work_is_refused_by_name",
+        (
+            "ClientSettings._check_text",
+            "if self.member_metadata:",
+            "if self.member_metadata is None:",
+        ),
+    ),
+    noticed(
+        "under which claim a position was taken up is told at once",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_under_which_claim_a_position_that_was_set_is_taken_up_is_in_the_log_first",
+        ("Positions._is_told_that_it_was_set", ", flush=True", ""),
+    ),
+    noticed(
+        "where a group begins is told at once",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_a_group_begins_at_the_latest_and_says_so_before_anything_goes_out",
+        ("Positions._choose", ", flush=True", ""),
+    ),
+    noticed(
+        "an idle loop that was woken rests again",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_who_was_woken_for_what_was_asked_for_waits_again",
+        ("Fetcher._await_command", "        self._commanded.clear()\n", ""),
+    ),
+    noticed(
+        "after on_assigned has failed it is called for no other",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_after_on_assigned_has_failed_it_is_called_for_no_other_and_nothing_is_revoked",
+        ("Callbacks.assigned", "if isinstance(self._wakeup.failure, HandlerFailed):", "if False:"),
+    ),
+    noticed(
+        "what was not assigned is not revoked",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_after_on_assigned_has_failed_it_is_called_for_no_other_and_nothing_is_revoked",
+        (
+            "Callbacks.assigned",
+            "            part.is_told = False\n            self._wakeup",
+            "            self._wakeup",
+        ),
+    ),
+    noticed(
+        "what is revoked is revoked once",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_what_is_revoked_is_revoked_once",
+        ("Callbacks.revoked", "        part.is_told = False\n", ""),
+    ),
+    noticed(
+        "what is assigned is assigned once",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_what_is_revoked_is_revoked_once",
+        ("Callbacks.assigned", "        part.is_told = True\n", ""),
+    ),
+    noticed(
+        "a coroutine whose loop was closed is not waited for",
+        f"{CONSUMER}.callbacks",
+        f"{OF_CONSUMER}/test_callbacks.py::test_a_coroutine_whose_event_loop_was_closed_is_not_waited_for",
+        (
+            "Callbacks._call_with",
+            "                if loop.is_closed():\n",
+            "                if False:\n",
+        ),
+    ),
+    noticed(
+        "what a range took is kept no more",
+        f"{CONSUMER}.range_stream",
+        f"{OF_CONSUMER}/test_range_stream.py::test_whatever_comes_and_goes_each_range_gets_all_of_its_messages_in_order",
+        (
+            "RangeStream.kept_for_parts",
+            "                self._kept_bytes -= sum(map(len, mine))\n",
+            "",
+        ),
+    ),
+    noticed(
+        "what was dropped of what was kept is kept no more",
+        f"{CONSUMER}.range_stream",
+        f"{OF_CONSUMER}/test_range_stream.py::test_what_is_kept_has_a_limit_and_what_is_gone_is_asked_for_again",
+        (
+            "RangeStream._keep",
+            "            self._kept_bytes -= sum(map(len, self._kept[:gone]))\n",
+            "",
+        ),
+    ),
+    noticed(
+        "whoever goes back passes nothing again",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_held_partition.py::test_whoever_goes_back_passes_nothing_again",
+        ("HeldPartition.start", "        self.tail = (-1, -1)\n", ""),
+    ),
+    noticed(
+        "of what is acknowledged nothing is kept as it came",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_held_partition.py::test_of_what_is_acknowledged_nothing_is_kept_as_it_came",
+        ("HeldPartition.acknowledge", "        self.raw.pop(offset, None)\n", ""),
+    ),
+    noticed(
+        "a mirror that never began has nothing to end",
+        f"{CONSUMER}.offset_mirror",
+        f"{OF_CONSUMER}/test_offset_mirror.py::test_a_mirror_that_never_began_has_nothing_to_end",
+        ("OffsetMirror.close", "if self._thread.is_alive():", "if True:"),
+    ),
     # Consumers
     noticed(
         "what was polled for asyncio is not in hand",

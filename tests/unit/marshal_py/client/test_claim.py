@@ -14,7 +14,7 @@ from marshal_py import Claim
 from marshal_py.client.claim import core_of
 from marshal_py.client.claims import ClaimRegistry
 from marshal_py.client.waiting import Steps
-from marshal_py.errors import DuplicateClientId, NotHeld
+from marshal_py.errors import ClaimTimeout, DuplicateClientId, NotHeld
 from marshal_py.protocol.claimant import ClaimState, Holding, Notice
 
 SEQ = 7
@@ -296,3 +296,39 @@ def test_who_waits_for_a_claim_is_told_of_another_process_of_its_name(
         driver.on_notice(Notice("lost", claimant.holding, "it has another process"))
         with pytest.raises(kind):
             steps.send(True)
+
+
+@pytest.mark.parametrize(
+    ("stored", "ends", "kind"),
+    [(5, False, None), (5, True, None), (4, True, NotHeld), (4, False, ClaimTimeout)],
+)
+def test_who_waits_for_an_offset_is_told_whether_it_is_stored_and_why_not(
+    stored: int, ends: bool, kind: type[Exception] | None
+) -> None:
+    driver: Any = Driver()
+    driver.claimant = SimpleNamespace(commit=lambda *_, **__: None)
+    claim = held(driver)
+    core = core_of(claim)
+    with driver.lock:
+        steps = core.commit(5, True, 1.0)
+        wait = next(steps)
+        assert not wait.predicate()
+        core.holding.stored_offset = stored
+        if ends:
+            core.end()
+        assert wait.predicate() is (kind is not ClaimTimeout)
+        with pytest.raises(kind or StopIteration):
+            steps.send(wait.predicate())
+
+
+def test_who_waits_for_a_claim_goes_on_when_it_has_ended() -> None:
+    driver, _, registry = registry_of_one()
+    with driver.lock:
+        steps = core_of(registry.want("t", 0)).wait_held(None)
+        wait = next(steps)
+        assert not wait.predicate()
+        driver.on_stopped()
+        assert wait.predicate()
+        with pytest.raises(StopIteration) as end:
+            steps.send(True)
+    assert end.value.value is False

@@ -237,6 +237,10 @@ def test_a_client_that_was_closed_tells_nothing_of_a_world_that_has_gone_on(
         pytest.fail("it is not known any more")
     with pytest.raises(Closed):
         me.set_member_metadata(b"news")
+    with pytest.raises(Closed):
+        me.listen(lambda *_: None)
+    with pytest.raises(Closed):
+        me.watch_leader("x")
 
 
 def test_how_alive_a_holder_looks_is_told_by_its_own_interval(

@@ -152,8 +152,9 @@ def test_a_log_that_is_read_anew_is_waited_for_while_the_certificate_is_replaced
             raise ConfigurationError("ssl.key.location: it does not fit the certificate")
 
     of_a_lost_log(driver, replay, await_topic=lambda _: None)
+    driver._stop.wait = lambda wait_s: tried.append(f"after {wait_s:g} s")
     driver._truncated(Truncated("cut off"))
-    assert tried == ["again", "again"]
+    assert tried == ["again", "after 1 s", "again"]
 
 
 def test_a_log_that_is_read_anew_is_another_one_for_all_who_knew_the_last() -> None:
@@ -450,3 +451,40 @@ def test_sigterm_is_as_it_was_however_often_a_client_has_asked_for_it() -> None:
     driver.take_sigterm_undo()()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     driver.take_sigterm_undo()()
+
+
+def test_who_closes_goes_on_when_the_last_release_is_in_the_log() -> None:
+    """And not when its time is up."""
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    waits, stopped = threading.Event(), list[str]()
+
+    class Claimant:
+        leaving, is_settled = False, False
+
+        @property
+        def settled(self) -> bool:
+            waits.set()
+            return self.is_settled
+
+        def leave(self, _: int) -> None: ...
+        def take_appends(self) -> list[Any]:
+            return []
+
+        take_notices = take_appends
+
+    driver.running, driver.claimant = True, Claimant()
+    driver._thread = SimpleNamespace(join=lambda _: None)
+    driver._writer = SimpleNamespace(flush=lambda _: 0)
+    driver.reader = SimpleNamespace(close=lambda: None)
+    driver.on_stopped = lambda: stopped.append("stopped")
+    closing = threading.Thread(target=driver.close, args=(60,), kwargs={"release": True})
+    closing.start()
+    assert waits.wait(30)
+    with driver.lock:
+        driver.claimant.leaving = True
+        driver.carry_out()
+        assert driver.running, "one is missing still"
+        driver.claimant.is_settled = True
+        driver.carry_out()
+    closing.join(10)
+    assert (stopped, driver.running) == (["stopped"], False)

@@ -53,6 +53,15 @@ USUAL: dict[str, Any] = {
         ({"group_id": "\ud800"}, "group_id = .* cannot be written as UTF-8"),
         ({"member_metadata": bytes(MAX_MEMBER_METADATA_BYTES + 1)}, "member_metadata must be"),
         ({"wire": "text", "trim_log": True}, "trim_log = True"),
+        ({"wire": "text", "interval_ms": 5_500}, "interval_ms = 5500: .* whole seconds"),
+        ({"wire": "text", "member_metadata": b"x"}, r"member_metadata: version 1 \(wire='text'\)"),
+        *(
+            (
+                {"wire": "text", "kafka": {"bootstrap.servers": "a:1", name: "zstd"}},
+                rf"config '{name}' = 'zstd': Go Marshal cannot read it",
+            )
+            for name in ("compression.type", "compression.codec")
+        ),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_by_name(changes: dict[str, Any], says: str) -> None:

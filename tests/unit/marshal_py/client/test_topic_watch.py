@@ -199,6 +199,7 @@ def test_who_has_given_up_asks_no_more(admin: Admin) -> None:
     assert watch.wait(time.monotonic() + 60) is None
     assert watch.look() is None
     assert not admin.asked
+    assert admin.rests == 1, "nor does it keep a connection"
 
 
 def test_who_waits_for_an_answer_has_callbacks_called(admin: Admin) -> None:

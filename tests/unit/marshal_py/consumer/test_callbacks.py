@@ -14,6 +14,7 @@ import pytest
 
 from marshal_py import AsyncConsumer, Claim, Consumer
 from marshal_py.client.marshal import driver_of
+from marshal_py.consumer import callbacks as callbacks_module
 from marshal_py.consumer.callbacks import Callbacks
 from marshal_py.consumer.consumer import core_of
 from marshal_py.consumer.held_partition import HeldPartition
@@ -403,3 +404,66 @@ def test_whoever_does_not_return_is_not_waited_for_without_end(
     now_s += 1
     partitions.tell_of_lost()
     assert (told, partitions.wind_up()) == ([part], True)
+
+
+def test_after_on_assigned_has_failed_it_is_called_for_no_other_and_nothing_is_revoked() -> None:
+    """Nobody began with anything: there is nothing to end."""
+    called: list[str] = []
+
+    def fail(_: Claim) -> None:
+        called.append("assigned")
+        raise ValueError("no disk")
+
+    log: Any = logging.getLogger("marshal_py")
+    wakeup = Wakeup()
+    callbacks = Callbacks(fail, lambda _: called.append("revoked"), log, wakeup, "me")
+    first, second = part_of(FakeClaim()), part_of(FakeClaim())
+    assert [callbacks.assigned(part) for part in (first, second, first)] == [False] * 3
+    callbacks.revoked(first)
+    callbacks.revoked(second)
+    assert called == ["assigned"]
+    assert isinstance(wakeup.failure, HandlerFailed)
+
+
+def test_what_is_revoked_is_revoked_once() -> None:
+    called: list[str] = []
+    log: Any = logging.getLogger("marshal_py")
+    callbacks = Callbacks(None, lambda _: called.append("revoked"), log, Wakeup(), "me")
+    part = part_of(FakeClaim())
+    callbacks.revoked(part)
+    assert called == [], "it was never assigned"
+    assert [callbacks.assigned(part), callbacks.assigned(part)] == [True, True]
+    callbacks.revoked(part)
+    callbacks.revoked(part)
+    assert called == ["revoked"]
+
+
+def test_a_coroutine_whose_event_loop_was_closed_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread of the assignment would hold all partitions for ever."""
+    monkeypatch.setattr(callbacks_module, "_LOOK_S", 0.01)
+    began = threading.Event()
+
+    async def assigned(_: Claim) -> None:
+        task: Any = asyncio.current_task()
+        task._log_destroy_pending = False
+        began.set()
+        await asyncio.Event().wait()
+
+    loop, wakeup = asyncio.new_event_loop(), Wakeup()
+    looping = threading.Thread(target=loop.run_forever)
+    looping.start()
+    log: Any = logging.getLogger("test")
+    callbacks, part = Callbacks(assigned, None, log, wakeup, "c"), part_of(FakeClaim())
+    callbacks.event_loop = loop
+    told: list[bool] = []
+    calling = threading.Thread(target=lambda: told.append(callbacks.assigned(part)), daemon=True)
+    calling.start()
+    assert began.wait(20)
+    loop.call_soon_threadsafe(loop.stop)
+    looping.join()
+    loop.close()
+    calling.join(20)
+    assert told == [False]
+    assert "the event loop was closed" in str(wakeup.failure)

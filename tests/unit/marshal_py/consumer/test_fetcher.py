@@ -816,3 +816,20 @@ def test_what_is_asked_for_while_somebody_else_fetches_is_done_right_after(
     before = set(kafka.paused)
     world.fetcher.fetch(1)
     assert kafka.paused == set()
+
+
+def test_who_was_woken_for_what_was_asked_for_waits_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle loop would go round without end."""
+    world = World(monkeypatch)
+    world.fetcher.unassign(world.hold("t", 0, 5))
+    assert world.fetcher.fetch(100, 1.0) == 0
+    waits: list[float] = []
+
+    def wait(wait_s: float) -> bool:
+        waits.append(wait_s)
+        return True
+
+    world.fetcher._commanded.wait = wait
+    assert not world.fetcher._commanded.is_set()
+    assert world.fetcher.fetch(100, 1.0) == 0
+    assert len(waits) == 1

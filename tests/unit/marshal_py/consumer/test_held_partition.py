@@ -424,3 +424,21 @@ def test_it_knows_which_messages_were_handed_out(manual: bool) -> None:
     assert not part.has_handed_out(10)
     begin(part, 10, 12)
     assert [n for n in range(9, 14) if part.has_handed_out(n)] == [10, 12]
+
+
+def test_whoever_goes_back_passes_nothing_again() -> None:
+    """What was no message there may be one now, as of a topic that was made anew."""
+    part = held()
+    part.reached(14)
+    assert (part.position(), part.has_begun) == (14, True)
+    part.start(10)
+    assert (part.position(), part.has_begun) == (10, False)
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_of_what_is_acknowledged_nothing_is_kept_as_it_came(manual: bool) -> None:
+    part = held(manual=manual)
+    part.raw = {10: (b"k", b"v"), 11: (b"k", b"w")}
+    begin(part, 10, 11)
+    part.acknowledge(10)
+    assert part.raw == {11: (b"k", b"w")}

@@ -137,3 +137,9 @@ def test_an_outage_is_worth_one_line_in_a_while(
     assert "positions of group 'g' were not mirrored" in caplog.text
     world.round(a=5)
     assert len(caplog.records) == 2
+
+
+def test_a_mirror_that_never_began_has_nothing_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer whose start failed is closed, too."""
+    mirror = OffsetMirror({}, "g", list, lambda _: None)
+    mirror.close(0.0)

@@ -60,6 +60,8 @@ class World:
         self.claim = FakeClaim()
         self.claim.claimed_offset = -1
         self.flushed: list[bytes] = []
+        self.at_once: list[bool] = []
+        """Of what was told: or with the next heartbeat."""
         self.committed: list[int] = []
         self.set_to: list[int] = []
         claim: Any = self.claim
@@ -84,6 +86,7 @@ class World:
 
     def tell(self, data: bytes, *, flush: bool = False) -> None:
         self.flushed.append(data)
+        self.at_once.append(flush)
         self.claim.metadata = data
 
     def __enter__(self) -> World:
@@ -122,6 +125,7 @@ def test_a_group_begins_at_the_latest_and_says_so_before_anything_goes_out(
     told = ClaimMetadata.decode(world.flushed[-1])
     assert (told.began_with, told.topic_id) == (2, NEW)
     assert told.began_ms > 0
+    assert world.at_once == [True], "nothing goes out before it is in the log"
     world.claim.position = 20
     world.advance()
     assert world.assigned == [], "it is not stored yet"
@@ -454,6 +458,7 @@ def test_under_which_claim_a_position_that_was_set_is_taken_up_is_in_the_log_fir
     assert world.assigned == [], "it is on its way"
     (told,) = world.flushed
     assert ClaimMetadata.decode(told).first_epoch_since_set == world.claim.epoch
+    assert world.at_once == [True], "until then nothing goes out"
     world.part.holding.stored_metadata = world.part.holding.metadata
     world.advance()
     assert (world.assigned, world.flushed) == ([15], [told])

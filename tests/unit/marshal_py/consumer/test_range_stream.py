@@ -109,6 +109,7 @@ class Reader:
             self._passed(self.kafka.end)
 
     def _passed(self, end: int) -> None:
+        assert self.stream._kept_bytes == sum(map(len, self.stream._kept))
         if self.stream.passed(end, self.kafka):
             self.follow()
 
