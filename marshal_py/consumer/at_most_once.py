@@ -118,7 +118,7 @@ class AtMostOnce:
         self._decided = threading.Event()
         self._was_full = False
         """Whether the last fetch brought as many messages as were asked for."""
-        self._is_ending = False
+        self._is_ending = self._is_closed = False
 
     # For the thread that hands out
 
@@ -135,7 +135,7 @@ class AtMostOnce:
     @property
     def owes(self) -> bool:
         """Whether messages were claimed, or are being, that are to be fetched or handed out."""
-        return bool(self._proposed) or self._owes_fetches()
+        return not self._is_closed and (bool(self._proposed) or self._owes_fetches())
 
     def _owes_fetches(self) -> bool:
         """Whether messages were claimed that are still to be fetched or sorted."""
@@ -264,9 +264,13 @@ class AtMostOnce:
         if self._parked:
             self._unpark()
         if self._winds_up:
-            if any(part.is_owed for part in list(self._fetcher.active.values())):
+            is_owed = any(part.is_owed for part in list(self._fetcher.active.values()))
+            if is_owed:
                 self._fetcher.fetch(FETCH, 0.0 if self._proposed else IDLE_WAIT_S)
             self._pass_on()
+            if not is_owed and not self._proposed and self.owes:  # for want of a lease
+                self._decided.clear()
+                self._decided.wait(IDLE_WAIT_S)
             return
         proposed, gathered, size = self._proposed, self._gathered, self._proposal_size
         self._pass_on()
@@ -494,12 +498,17 @@ class AtMostOnce:
             )
 
     def close(self, in_hand: Run | None) -> None:
-        """Count what was claimed and did not go out."""
+        """Count what was claimed and did not go out. From now on it is waited for no more."""
+        self._is_closed = True
         left = [*self._proposed, *([] if in_hand is None else [in_hand])]
         claimed = sum(length_hint(run.rest) for run in left)
         claimed += sum(  # of what was gathered, most was not
             message.offset() < run.part.claim.claimed_offset
-            for run in list(self._gathered)  # the loop may be at it still
+            for runs in (  # the loop may be at them still
+                list(self._gathered),
+                *[list(part.parked) for part in self._parked.partitions()],
+            )
+            for run in runs
             for message in run.messages
         )
         self.drop(claimed)

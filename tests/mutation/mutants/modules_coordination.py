@@ -4262,6 +4262,31 @@ COORDINATION: tuple[Noticed, ...] = (
         ("LogMetadata._give_up", " or self._errors.repeated", ""),
     ),
     noticed(
+        "what waits for its lease when it is closed is counted",
+        f"{CONSUMER}.at_most_once",
+        f"{OF_CONSUMER}/test_claimed_ahead.py::test_what_waits_for_its_lease_when_it_is_closed_is_counted",
+        ("AtMostOnce.close", "for part in self._parked.partitions()", "for part in ()"),
+    ),
+    noticed(
+        "who ends asks not again and again for what waits for its lease",
+        f"{CONSUMER}.at_most_once",
+        f"{OF_CONSUMER}/test_claimed_ahead.py::test_who_ends_waits_for_the_lease_of_what_was_claimed_and_fetched",
+        ("AtMostOnce._top_up", "self._decided.wait(IDLE_WAIT_S)", "pass"),
+    ),
+    noticed(
+        "what is to be handed out waits for nothing",
+        f"{CONSUMER}.at_most_once",
+        f"{OF_CONSUMER}/test_claimed_ahead.py::test_who_ends_waits_for_the_lease_of_what_was_claimed_and_fetched",
+        ("AtMostOnce._top_up", "not self._proposed and self.owes", "True"),
+    ),
+    noticed(
+        "a loop beside a consumer that was closed ends",
+        f"{CONSUMER}.at_most_once",
+        f"{OF_CONSUMER}/test_claimed_ahead.py::test_a_loop_beside_a_consumer_that_was_closed_in_an_outage_ends",
+        # (with nothing in its place, the test would not end)
+        ("AtMostOnce.close", "self._is_closed = True", "self._wakeup.fail(Closed())"),
+    ),
+    noticed(
         "what the loop has in hand when it is closed is counted",
         f"{CONSUMER}.at_most_once",
         f"{OF_CONSUMER}/test_claimed_ahead.py::test_what_the_loop_has_in_hand_when_it_is_closed_is_counted",
@@ -4736,7 +4761,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "a consumer is closed beside its loop",
         f"{CONSUMER}.at_most_once",
         f"{OF_CONSUMER}/test_without_a_lock.py::test_a_consumer_may_be_closed_and_shown_while_its_loop_goes_on",
-        ("AtMostOnce.close", "in list(self._gathered)", "in self._gathered"),
+        ("AtMostOnce.close", "list(self._gathered),", "self._gathered,"),
     ),
     noticed(
         "a consumer is shown while partitions come and go",

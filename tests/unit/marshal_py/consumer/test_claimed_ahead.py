@@ -11,14 +11,17 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from marshal_py.consumer import at_most_once
+from marshal_py.consumer.fetcher import IDLE_WAIT_S
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import NotHeld
 from tests.support.spec import spec
 from tests.unit.marshal_py.consumer.test_decisions import (
     FakeClaim,
     consumer,
+    lapse,
     offsets,
     part_of,
+    regain,
     run_of,
 )
 
@@ -204,6 +207,43 @@ def test_who_ends_fetches_what_was_claimed_and_claims_no_more(world: World, endi
     assert not made.delivery._owes_fetches()
     assert len(world.claim.proposed) == 1
     assert len(waits) == 3
+
+
+def test_who_ends_waits_for_the_lease_of_what_was_claimed_and_fetched(world: World) -> None:
+    """And does not ask again and again, which takes a whole processor."""
+    made = world.made
+    world.fetch(0)
+    world.part.proposed = world.claim.claimed_offset = 1
+    lapse(world.claim)
+    waits: list[float] = []
+    made.delivery._decided = SimpleNamespace(clear=lambda: None, wait=waits.append)
+    made.delivery.end()
+    for _ in range(2):
+        assert made.delivery.next_run() is None
+    assert made.delivery.owes
+    assert waits == [IDLE_WAIT_S] * 2
+    regain(world.claim)
+    assert world.handed_out() == [0]
+    assert not made.delivery.owes
+    assert made.delivery.next_run() is None
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_loop_beside_a_consumer_that_was_closed_in_an_outage_ends(
+    world: World, *, fetched: bool
+) -> None:
+    """What was claimed cannot come any more: of a closed client, each fetch ends at once."""
+    made = world.made
+    world.part.proposed = world.claim.claimed_offset = 2
+    if fetched:
+        world.fetch(0, 1)
+    lapse(world.claim)
+    made.fetcher._is_closed = True
+    made.closing.set()
+    assert made.delivery.owes
+    made.delivery.close(None)
+    assert made.iteration.next_run(None) is None
 
 
 def test_what_is_lost_with_the_claim_is_counted(world: World) -> None:
@@ -434,3 +474,10 @@ def test_what_the_loop_has_in_hand_when_it_is_closed_is_counted(world: World) ->
     world.made.delivery._proposed.append(proposed)
     world.made.delivery.close(in_hand)
     assert world.made.delivery.dropped == 4
+
+
+def test_what_waits_for_its_lease_when_it_is_closed_is_counted(world: World) -> None:
+    world.claim.claimed_offset = 2
+    world.made.delivery.park(run_of(world.part, 0, 1, 2))
+    world.made.delivery.close(None)
+    assert world.made.delivery.dropped == 2
