@@ -101,11 +101,12 @@ class Stats:
 
     @classmethod
     def total(cls, all: Sequence[Stats]) -> Stats:
-        """The sum of several."""
+        """The sum of several, which their leaders may be changing."""
         total = cls()
         for stats in all:
             total.breakers |= stats.breakers
+            total.messages.update(dict(stats.messages))  # a copy, made in one step
             for f in fields(cls):
-                if f.name != "breakers":
+                if f.name not in ("breakers", "messages"):
                     setattr(total, f.name, getattr(total, f.name) + getattr(stats, f.name))
         return total

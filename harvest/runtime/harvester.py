@@ -106,7 +106,7 @@ class Harvester:
     @property
     def refusal(self) -> str | None:
         """Why it publishes nothing although it could lead: the database is not the one it was."""
-        return next(iter(self._refusals.values()), None)
+        return next(iter(list(self._refusals.values())), None)
 
     @property
     def stats(self) -> Stats:

@@ -2397,7 +2397,19 @@ HARVESTERS: tuple[Noticed, ...] = (
         "attempts of shards add up",
         "harvest.runtime.events",
         "unit/harvest/runtime/test_stats.py::test_counts_of_several_add_up_and_breakers_are_those_of_all",
-        ("Stats.total", 'f.name != "breakers"', 'f.name not in ("breakers", "messages")'),
+        ("Stats.total", "total.messages.update(dict(stats.messages))", "pass"),
+    ),
+    noticed(
+        "attempts add up while leaders make more",
+        "harvest.runtime.events",
+        "unit/harvest/runtime/test_stats.py::test_counts_add_up_while_a_leader_counts_on",
+        ("Stats.total", "dict(stats.messages)", "stats.messages"),
+    ),
+    noticed(
+        "a refusal is told while another one comes",
+        "harvest.runtime.harvester",
+        "unit/harvest/runtime/test_harvester.py::test_a_refusal_is_told_while_another_one_comes",
+        ("Harvester.refusal", "list(self._refusals.values())", "self._refusals.values()"),
     ),
     noticed(
         "ids below 0 are swept",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -40,6 +41,7 @@ from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.wake import WakeEvent
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
+from tests.support.interleave import Case, explore
 
 WAIT_S = 20.0
 LIMITS = Limits(io_error_backoff_ms=1, max_io_error_backoff_ms=5, max_poll_interval_ms=5)
@@ -291,6 +293,27 @@ def test_what_was_refused_is_not_forgotten_by_whoever_looks_again(bench: Bench) 
     bench.candidacy.refuse = True
     harvester._round()
     assert harvester.refusal == "it is another server"
+
+
+def test_a_refusal_is_told_while_another_one_comes(bench: Bench) -> None:
+    """A thread that leads notes it, and others ask."""
+
+    def case() -> Case:
+        harvester = Harvester(bench.candidacy, bench.tools())
+        harvester._refusals[0] = "it is another server"
+
+        def ask() -> str | None:
+            return harvester.refusal
+
+        def note() -> None:
+            harvester._refusals[1] = "so it is"
+
+        def check(asked: str | None, _: None) -> None:
+            assert asked == "it is another server"
+
+        return Case(ask, note, check)
+
+    explore(case, [module, sys.modules[__name__]], preemptions=1, grain="opcode")
 
 
 def test_stopping_before_the_election(bench: Bench) -> None:
