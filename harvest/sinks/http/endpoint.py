@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime
 import email.utils
 import hashlib
 import hmac
@@ -326,7 +327,10 @@ def retry_after_ms(headers: Sequence[tuple[bytes, bytes]], now_s: float) -> floa
         if re.fullmatch(r"[0-9]{1,9}", text):
             return int(text) * 1000.0
         try:
-            return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now_s) * 1000
+            date = email.utils.parsedate_to_datetime(text)
+            if date.tzinfo is None:  # one of HTTP's forms names none
+                date = date.replace(tzinfo=datetime.UTC)
+            return max(0.0, date.timestamp() - now_s) * 1000
         except (ValueError, OverflowError, OSError):
             return 0.0
     return 0.0

@@ -75,7 +75,7 @@ class KafkaDestination:
     def __init__(self, endpoint: KafkaEndpoint, outbox: str = "") -> None:
         self._endpoint = endpoint
         self._topic = Template.parse(endpoint.topic, outbox, "topic")
-        given = {"linger.ms": 0, **endpoint.settings}
+        given = dict(endpoint.settings)
         given.pop("message.timeout.ms", None)
         given["delivery.timeout.ms"] = endpoint.timeout_ms
         settings = producer_settings(given, None)

@@ -57,6 +57,7 @@ _ANSWER_TIMEOUT_MS: Final = 5_000
 _CONNECTION: Final = {
     "bootstrap.servers",
     "metadata.broker.list",
+    "client.dns.lookup",
     "client.rack",
     "debug",
     "log_level",
@@ -66,6 +67,7 @@ _CONNECTION_PREFIXES: Final = (
     "sasl.",
     "ssl.",
     "socket.",
+    "https.",
     "broker.",
     "reconnect.",
     "enable.ssl.",

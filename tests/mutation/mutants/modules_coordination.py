@@ -40,6 +40,36 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_plan", "newest.next_offset - 1)", "newest.next_offset)"),
     ),
     noticed(
+        "marshal top keeps the times of so many records",
+        f"{ADMIN}.live_world",
+        "unit/marshal_py/admin/test_live_world.py::test_of_records_long_ago_no_times_are_kept",
+        ("LiveWorld.__init__", "        found.limit_timestamps(KEPT_STAMPS)\n", ""),
+    ),
+    noticed(
+        "who listens for what brokers can do stops that",
+        f"{ADMIN}.cluster_facts",
+        "unit/marshal_py/admin/test_cluster_facts.py::test_what_is_there_is_told_as_it_is",
+        ("_features", "_feature_log.removeHandler(listener)", "pass"),
+    ),
+    noticed(
+        "a snapshot with which the log begins is of this log",
+        f"{ADMIN}.log_trimming",
+        "unit/marshal_py/admin/test_log_trimming.py::test_a_snapshot_with_which_the_log_begins_is_of_this_one_and_nothing_goes",
+        ("_verify", "if end <= first:", "if end < first:"),
+    ),
+    noticed(
+        "a bridge does not wait for a claim that has ended",
+        f"{ADMIN}.migration",
+        "unit/marshal_py/admin/test_migration.py::test_a_claim_that_ends_at_once_is_not_waited_for",
+        ("Bridge._until_held", "if claim is not None and claim.reason is not None:", "if False:"),
+    ),
+    noticed(
+        "three copies of the transaction log are the brokers' default",
+        f"{ADMIN}.cluster_checks",
+        "unit/marshal_py/admin/test_cluster_checks.py::test_brokers_settings",
+        ("_check_broker_config", 'replication.factor", "3")', 'replication.factor", "1")'),
+    ),
+    noticed(
         "a snapshot of another number of partitions trims nothing",
         f"{ADMIN}.log_trimming",
         f"{OF_ADMIN}/test_log_trimming.py::test_a_snapshot_of_another_number_of_partitions_covers_nothing",

@@ -236,8 +236,6 @@ def test_retry_after(server: HttpServer) -> None:
     date = [(b"retry-after", b"Thu, 01 Jan 1970 00:01:00 GMT")]
     assert retry_after_ms(date, 50.0) == 10_000
     assert retry_after_ms(date, 90.0) == 0
-    for text in (b"", b"soon", b"-1", b"9" * 30, b"Thu, 99 Jan 1970 00:01:00 GMT"):
-        assert retry_after_ms([(b"Retry-After", text)], 0.0) == 0
     assert retry_after_ms([], 0.0) == 0
     server.script["/x"] = answer.replace(b"503", b"500")
     assert send(server).retry_after_ms == 7_000

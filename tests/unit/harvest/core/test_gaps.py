@@ -187,7 +187,7 @@ def test_divided_anew_each_row_is_still_to_be_published_once(data: st.DataObject
         }
     new = divided(stores, old, after)
     for shard, position in enumerate(new):
-        assert (position.shard, position.shards) == (shard, after)
+        assert (position.epoch, position.shard, position.shards) == (before - 1, shard, after)
         still = {n for low, high in position.gaps for n in range(low, high + 1)}
         still |= set(range(position.last_id + 1, last + 1))
         assert {n for n in keys if n in still} == unpublished

@@ -280,7 +280,13 @@ def test_an_unclean_leader_may_lose_what_was_purged(
 
 @pytest.mark.parametrize(
     ("sent", "taken", "warned"),
-    [(None, "1048588", False), (2_000_000, "1048588", True), (2_000_000, "2000000", False)],
+    [
+        (None, "1048588", False),
+        (2_000_000, "1048588", True),
+        (2_000_000, "2000000", False),
+        (2_000_000, "1998976", False),  # a batch has some bytes besides its records
+        (2_000_000, "1998975", True),
+    ],
 )
 def test_rows_that_the_topic_does_not_take(
     cluster: Cluster, sent: int | None, taken: str, warned: bool
@@ -288,6 +294,17 @@ def test_rows_that_the_topic_does_not_take(
     cluster.settings = {"min.insync.replicas": "2", "max.message.bytes": taken}
     producer = "" if sent is None else f"producer: {{message.max.bytes: {sent}}}\n"
     assert [level for level, _ in cluster.findings(config(producer))] == ["warning"] * warned
+
+
+def test_what_every_client_may_send_so_may_the_producer_unless_it_has_its_own(
+    cluster: Cluster,
+) -> None:
+    cluster.settings = {"min.insync.replicas": "2", "max.message.bytes": "1048588"}
+    made = config()
+    made = made.model_copy(update={"kafka": {**made.kafka, "message.max.bytes": 2_000_000}})
+    assert [level for level, _ in cluster.findings(made)] == ["warning"]
+    own = made.model_copy(update={"producer": {"message.max.bytes": 1_000_000}})
+    assert cluster.findings(own) == []
 
 
 def test_settings_that_may_not_be_asked_for_are_not_judged(cluster: Cluster) -> None:

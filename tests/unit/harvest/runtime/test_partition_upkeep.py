@@ -88,6 +88,26 @@ def test_in_wal_mode_a_dry_run_says_of_each_partition_that_stays_why(
     assert dict(todo.kept) == {young: "its newest row is 9 s old", busy: "somebody writes to it"}
 
 
+@pytest.mark.parametrize(("drawn", "dropped"), [(999, []), (1000, PARTS[:1]), (1001, PARTS[:1])])
+def test_in_wal_mode_a_partition_goes_that_was_filled_just_now(
+    monkeypatch: pytest.MonkeyPatch, drawn: int, dropped: list[Partition]
+) -> None:
+    config = parse(
+        "database: postgresql://localhost/d\nkafka: {bootstrap.servers: 'localhost:1'}\n"
+        "group: g\nmode: wal\nwal: {purge: partitions}\n"
+        "partitions: {rows: 1000, retain_hours: 0}\n"
+    )
+    store = SimpleNamespace(
+        inventory=lambda: Inventory(PARTS[:1], drawn),
+        obstacle=lambda _: None,
+        close=lambda: None,
+    )
+    made = SimpleNamespace(wal_partitions=lambda *_: store)
+    monkeypatch.setattr(module, "database", lambda _: made)
+    todo = module.maintain_partitions(config, dry_run=True, published=lambda: 9)
+    assert (todo.drop, list(todo.kept)) == (dropped, [])
+
+
 def test_in_wal_mode_too_rows_are_in_the_archive_before_their_partition_goes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

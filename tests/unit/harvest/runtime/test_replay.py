@@ -65,7 +65,7 @@ def test_every_row_is_in_one_transaction(monkeypatch: pytest.MonkeyPatch, count:
     done = replay(CONFIG, Replay(0, 9, "t", "into"), progress=progress)
     wanted = [b"%d" % n for n in range(count) if n != 4]
     assert producer.transactions == [wanted[n : n + 3] for n in range(0, len(wanted), 3)]
-    assert done.rows == len(wanted)
+    assert (done.rows, done.payload_bytes) == (len(wanted), 2 * len(wanted)), "and their keys"
     assert told == [int(values[-1]) for values in producer.transactions]
 
 

@@ -103,6 +103,31 @@ def test_what_begins_to_be_committed_behind_the_place_is_left() -> None:
     assert sink.lsn() <= 400
 
 
+def test_while_the_log_is_quiet_the_server_hears_that_somebody_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would end the connection after `wal_sender_timeout`."""
+    done: list[str] = []
+
+    class Quiet(Source):
+        def read(self, limit: int, limit_bytes: int) -> ReadDone:
+            done.append("read")
+            return super().read(limit, limit_bytes)
+
+        def keep_alive(self) -> None:
+            done.append("keep alive")
+
+        def fileno(self) -> int:
+            return 7
+
+    nothing: Any = None
+    source: Any = Quiet(nothing, nothing, ReadDone([], 500))
+    sink: Any = Sink(BEGIN)
+    monkeypatch.setattr(module, "select", SimpleNamespace(select=lambda *_: done.append("wait")))
+    assert module._publish_up_to(400, source, sink, BEGIN.encode(), CONFIG) == 0
+    assert done == [*["keep alive", "read", "wait"] * 2, "keep alive", "read"]
+
+
 @pytest.mark.parametrize("failing", [1, 2, 3])
 @pytest.mark.parametrize("found", [None, BEGIN])
 def test_who_was_interrupted_publishes_the_whole_table_when_it_is_repeated(

@@ -390,6 +390,28 @@ def test_a_slot_that_was_made_before_an_interruption_is_not_made_again(
     assert done == ([] if goes_on else ["clear False", "begin"])
 
 
+@pytest.mark.parametrize("has_table", [True, False])
+def test_a_dry_run_into_wal_mode_says_which_rows_would_be_left(
+    monkeypatch: pytest.MonkeyPatch, *, has_table: bool
+) -> None:
+    closed: list[str] = []
+    source = SimpleNamespace(
+        has_table=lambda: has_table,
+        count_rows=lambda _: 9,
+        close=lambda: closed.append("source"),
+    )
+    deleted = 2 if has_table else 0
+    monkeypatch.setattr(module, "Checkpoints", lambda _: SimpleNamespace(text=lambda: "there"))
+    monkeypatch.setattr(module, "goes_on", lambda *_: False)
+    monkeypatch.setattr(module, "_clear", lambda _, *, dry_run: deleted * dry_run)
+    monkeypatch.setattr(module, "begin_slot", lambda _: pytest.fail("it is made"))
+    monkeypatch.setattr(module, "make_wal_source", lambda _: source)
+    marks, wal = replace(THERE, mode="mark"), CONFIG.model_copy(update={"mode": "wal"})
+    switched = module._carry_over(CONFIG, wal, marks, THERE, dry_run=True)
+    assert (switched.deleted, switched.waiting) == ((2, 7) if has_table else (0, 0))
+    assert closed == ["source"]
+
+
 def test_a_kafka_that_cannot_be_reached_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: object) -> None:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "down"))

@@ -125,6 +125,20 @@ def test_one_that_shows_nothing_new_for_long_is_an_error() -> None:
         newest(brokers, still=lambda: False)
 
 
+class OnePartition(Reader):
+    """Of a topic with one partition, and without a topic of snapshots."""
+
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
+        return Brokers(topics={"t": 1}).list_topics(topic, timeout)
+
+
+def test_without_a_place_for_a_mark_nobody_waits_without_a_point_in_it_either() -> None:
+    reader: Any = OnePartition(MOVED, (0, "here"))
+    with pytest.raises(KafkaException):
+        newest_checkpoint(reader, "t", 60, lambda: False)
+    assert newest_checkpoint(reader, "t", 60) == "here"
+
+
 @pytest.mark.parametrize(
     ("topics", "place"),
     [

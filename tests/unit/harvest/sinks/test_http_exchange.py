@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import httpcore
@@ -12,8 +14,50 @@ import pytest
 from harvest.core.dispatcher import Outcome
 from harvest.core.row import Row
 from harvest.sinks.http.deadline import Deadline, DeadlineBackend
-from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink
+from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink, retry_after_ms
 from harvest.sinks.http.exchange import Answer, Connection
+
+
+@pytest.fixture
+def far_from_greenwich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The local time is five hours behind."""
+    monkeypatch.setenv("TZ", "EST5")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_greenwich")
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"Thu, 01 Jan 1970 00:01:00 GMT",
+        b"Thursday, 01-Jan-70 00:01:00 GMT",
+        b"Thu Jan  1 00:01:00 1970",
+        b"Thu, 01 Jan 1970 00:01:00 -0000",
+    ],
+)
+def test_a_date_is_that_of_greenwich_however_it_is_written(text: bytes) -> None:
+    """Of the three forms that HTTP has, one names no zone."""
+    assert retry_after_ms([(b"X", b"1"), (b"retry-after", text)], 50.0) == 10_000
+    assert retry_after_ms([(b"retry-after", text)], 90.0) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"soon",
+        b"-1",
+        b"9" * 30,
+        b"Thu, 99 Jan 1970 00:01:00 GMT",
+        b"Thu, 01 Jan 99999999999999999999 00:01:00 GMT",
+        b"Thu, 01 Jan 1970 00:01:00 +99999999999999999999",
+    ],
+)
+def test_a_time_that_cannot_be_read_is_none(text: bytes) -> None:
+    assert retry_after_ms([(b"Retry-After", text)], 0.0) == 0
 
 
 class Stream(httpcore.NetworkStream):

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from harvest.core.failure import Failure
 from harvest.core.row import Row
-from harvest.sinks.kafka import producers
+from harvest.sinks.kafka import idempotent, producers
 from harvest.sinks.kafka.idempotent import IdempotentSink
 
 REFUSED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -302,11 +302,15 @@ def test_nothing_is_sent_when_the_lease_was_lost_while_topics_were_looked_for(
     assert [f.undelivered for f in fates.failures(1)] == [frozenset({1, 2})]
 
 
-def test_closing_settles_what_is_under_way(broker: Broker, sink: IdempotentSink) -> None:
+def test_closing_settles_what_is_under_way(
+    broker: Broker, sink: IdempotentSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fates = Fates()
+    monkeypatch.setattr(idempotent, "_CLOSE_S", WAIT_S)
     sink.submit([row(1)], fates.of("a"))
     sink.close()
-    (failure,) = fates.failures(1)
+    ((_, failure),) = fates.heard  # by then, and not some time after
+    assert failure is not None
     assert failure.undelivered == frozenset({1})
     sink.submit([row(2)], fates.of("b"))
     assert fates.failures(2)[-1].undelivered == frozenset({2})

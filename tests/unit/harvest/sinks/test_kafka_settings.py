@@ -120,7 +120,10 @@ def test_a_key_stays_in_one_partition_the_empty_one_too() -> None:
 def test_what_says_how_to_reach_the_brokers_is_for_every_client() -> None:
     connection = {
         "bootstrap.servers": "b:1",
+        "metadata.broker.list": "b:1",
         "client.rack": "r",
+        "client.dns.lookup": "resolve_canonical_bootstrap_servers_only",
+        "https.ca.location": "c",
         "security.protocol": "SASL_SSL",
         "sasl.password": "p",
         "ssl.ca.location": "c",
@@ -136,3 +139,7 @@ def test_what_says_how_to_reach_the_brokers_is_for_every_client() -> None:
     assert reader.items() >= connection.items()
     assert (reader["group.id"], reader["enable.auto.commit"]) == ("g", False)
     assert reader["isolation.level"] == "read_committed"
+
+
+def test_who_lets_go_of_a_reader_waits_for_its_last_answer_for_seconds_and_not_a_minute() -> None:
+    assert consumer_settings(BASE, "g")["socket.timeout.ms"] == 5_000

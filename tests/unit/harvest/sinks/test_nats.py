@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 from collections.abc import Coroutine
@@ -75,12 +76,15 @@ class Server:
         self.sent: list[bytes] = []
         self.waits_s: list[float] = []
         self.connects = 0
+        self.asked: dict[str, Any] = {}
+        """How the last connection was asked for."""
         client = Client()
         client._status = Client.CONNECTED
         client._max_payload = max_payload
 
-        async def connect(**_: Any) -> Client:
+        async def connect(**how: Any) -> Client:
             self.connects += 1
+            self.asked = how
             return client
 
         async def request(
@@ -104,6 +108,17 @@ class Server:
         at = NatsEndpoint(("nats://127.0.0.1:1",), "s", **endpoint)
         with closing(NatsSink(at)) as sink:
             return sink.send(row, key, 7)
+
+
+def test_what_a_connection_meets_is_no_error_beside_the_outcome_of_each_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """nats-py's own way is a traceback for each."""
+    caplog.set_level(logging.DEBUG)
+    server = Server(monkeypatch)
+    server.take(ROW)
+    asyncio.run(server.asked["error_cb"](ConnectionResetError("gone")))
+    assert ("harvest", logging.DEBUG, "NATS: gone") in caplog.record_tuples
 
 
 def test_a_message_is_too_large_with_its_headers_too(monkeypatch: pytest.MonkeyPatch) -> None:

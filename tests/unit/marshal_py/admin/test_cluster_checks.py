@@ -173,6 +173,7 @@ def test_brokers_settings() -> None:
     config = {"log.cleaner.enable": "false", "transaction.state.log.replication.factor": "1"}
     found = wrong(replace(SOUND, broker_config=config))
     assert [c.name for c in found] == ["log.cleaner.enable", "transaction log"]
+    assert wrong(replace(SOUND, broker_config={})) == [], "what is not shown is as it is at first"
 
 
 def test_what_the_brokers_do_not_tell_is_skipped_not_called_well() -> None:

@@ -148,6 +148,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def test_what_is_there_is_told_as_it_is(cluster: Cluster) -> None:
+    listeners = list(module._feature_log.handlers)
     facts = cluster.facts()
     assert (facts.servers, facts.brokers, facts.principal) == ("b:9092", (1, 2), "User:app")
     assert facts.features == frozenset({"MsgVer2", "IdempotentProducer"})
@@ -158,6 +159,7 @@ def test_what_is_there_is_told_as_it_is(cluster: Cluster) -> None:
     assert told == [(0, 1, (1, 2), (1,)), (1, -1, (1, 2), ())]
     assert (facts.samples, facts.wall_ahead_ms) == ((), None), "nobody watched"
     assert cluster.log.is_closed
+    assert module._feature_log.handlers == listeners, "of each look one would be left"
 
 
 def test_what_may_not_be_seen_is_not_taken_for_missing(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from marshal_py.admin import live_world as module
 from marshal_py.admin.live_world import KEPT_EVENTS, LiveWorld
 from marshal_py.errors import PartitionCountChanged
 from marshal_py.protocol.messages import (
@@ -132,6 +133,18 @@ def test_the_latest_events_are_kept() -> None:
         log.write(claim("a", "g", partition))
     live.watch(0)
     assert [e.event.offset for e in live.frame().events] == list(range(5, KEPT_EVENTS + 5))
+
+
+@pytest.mark.usefixtures("seconds")
+def test_of_records_long_ago_no_times_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_STAMPS", 3)
+    log = LogByHand()
+    view = log.view()
+    live = LiveWorld(view, topic="log")
+    for partition in range(20):
+        log.write(claim("a", "g", partition))
+        live.watch(0)
+    assert 3 <= len(view.stamps[0].offsets) <= 6
 
 
 @pytest.mark.usefixtures("seconds")

@@ -126,6 +126,14 @@ def test_a_snapshot_that_reaches_beyond_the_log_covers_nothing(
     assert plan(monkeypatch, snapshot(8), records=RECORDS[:6]).records == 0
 
 
+def test_a_snapshot_with_which_the_log_begins_is_of_this_one_and_nothing_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record by which that is checked has gone."""
+    cut = plan(monkeypatch, snapshot(3), first=3)
+    assert (cut.records, cut.snapshot_offset, cut.verified) == (0, 3, "nothing below it")
+
+
 class Admin:
     def __init__(self, error: int | None = None) -> None:
         self.error = error

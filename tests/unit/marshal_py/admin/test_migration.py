@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.admin import migration as module
 from marshal_py.admin.migration import Bridge
-from marshal_py.errors import BrokerUnavailable, ClaimTimeout, ConfigurationError
+from marshal_py.errors import BrokerUnavailable, ClaimTimeout, ConfigurationError, NotHeld
 
 KEY = ("t", 0)
 GRANT = ("migrated:t", 0)
@@ -103,6 +103,20 @@ def test_what_was_worked_on_while_no_bridge_held_it_is_taken_back(sides: tuple[A
     assert bridge.conflicts == {KEY: "worked on while no bridge held it"}
     assert new.claims[GRANT].released
     assert not bridge.complete
+
+
+def test_a_claim_that_ends_at_once_is_not_waited_for(sides: tuple[Any, Any]) -> None:
+    text, new = sides
+    wants = new.want
+
+    def want(topic: str, partition: int) -> Any:
+        claim = wants(topic, partition)
+        claim.reason = "the group is paused"
+        return claim
+
+    new.gives, new.want = False, want
+    with pytest.raises(NotHeld, match="ended at once: the group is paused"):
+        Bridge(text, new, {"t": 1}).block(0)
 
 
 def test_a_bridge_that_goes_on_finds_what_it_has_moved(sides: tuple[Any, Any]) -> None:

@@ -89,6 +89,8 @@ def test_what_was_found_is_told(tmp_path: Path, asked: dict[str, Any]) -> None:
     assert "report: report.html" in text
     assert ["claims", "1,234"] in [line.split() for line in text.splitlines()]
     assert asked == {"topic": "mine", "sample_ms": 250, "timeout_s": 30.0}
+    without_brokers(*arguments, "--timeout", "45")
+    assert asked["timeout_s"] == 45.0, "Spark takes its time: it is given half a minute at least"
     document = json.loads(without_brokers(*arguments, "--no-report", "--json").stdout)
     assert document["report"] is None
     assert document["new"]["anomalies"] == {NEW: 1}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import nullcontext
+from signal import SIGINT, SIGTERM, Signals
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from marshal_py.cli import dashboard as module
 from marshal_py.dashboard.log_follower import LogFollower
 from tests.support.marshal_command import without_brokers
 
+SERVE = module._serve
 OWN = "a-token-of-24-characters-or-more"
 
 
@@ -117,6 +121,30 @@ def test_nothing_is_written_unless_it_is_asked_for(
     assert (made, served["follower"].write) == ([], False)
     url_of("--write")
     assert (made, served["follower"].write) == (["__marshal.audit"], True)
+
+
+@pytest.mark.parametrize(("number", "interrupted"), [(SIGTERM, False), (SIGINT, True)])
+def test_a_second_signal_ends_it_at_once(
+    monkeypatch: pytest.MonkeyPatch, number: Signals, interrupted: bool
+) -> None:
+    """The first lets pages end that are under way."""
+    seen: list[tuple[bool, bool]] = []
+    ended: list[int] = []
+
+    def run(server: Any, sockets: list[Any]) -> None:
+        assert sockets == [listener]
+        for _ in range(2):
+            server.handle_exit(number, None)
+            seen.append((server.should_exit, server.force_exit))
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
+    app: Any = None
+    listener: Any = object()
+    follower: Any = SimpleNamespace(end_streams=lambda: ended.append(1))
+    with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
+        SERVE(app, follower, listener)
+    assert seen == [(True, False), (True, True)]
+    assert len(ended) == 2
 
 
 def test_what_it_is_told_reaches_the_pages(

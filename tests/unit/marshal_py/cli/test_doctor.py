@@ -51,6 +51,20 @@ def test_what_is_wrong_is_told_with_why_and_how_to_mend_it(
     assert "is well" in without_brokers("doctor", "--all").stdout
 
 
+def test_it_watches_for_as_long_as_it_was_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+    give(monkeypatch)
+    monkeypatch.setattr(module, "gather_cluster_facts", lambda _, **given: asked.append(given))
+    without_brokers("doctor", "--watch", "0.5")
+    without_brokers("doctor", "--watch", "0", "--probe")
+    without_brokers("doctor")
+    assert asked == [
+        {"watch_s": 0.5, "probe": False},
+        {"watch_s": 0.0, "probe": True},
+        {"watch_s": 3.0, "probe": False},
+    ]
+
+
 def test_where_nothing_is_wrong_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch, Check("acks", "ok", "all", "is well"))
     text = without_brokers("doctor").stdout

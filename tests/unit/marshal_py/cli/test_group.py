@@ -13,6 +13,7 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.group_admin import SlotsChange
 from marshal_py.admin.lag import PartitionLag
 from marshal_py.admin.positions import Change, Extent
+from marshal_py.admin.world_reader import WorldView
 from marshal_py.cli import group as module
 from marshal_py.errors import AccessDenied, GroupInUse
 from tests.support.log_by_hand import LogByHand
@@ -124,6 +125,23 @@ def test_a_topic_that_the_brokers_hide_is_an_error_after_what_they_show(
     done = without_brokers("group", "describe", "g", *options)
     assert (done.exit_code, done.stdout.count("a1")) == (2, 1)
     assert "no right to Describe what g consumes" in done.stderr
+
+
+def test_a_group_is_watched_for_as_long_as_it_was_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown(monkeypatch)
+    monkeypatch.setattr(module, "require_readable", lambda *_, **__: None)
+    asked: list[dict[str, object]] = []
+    log = LogByHand()
+    log.write(heartbeat("a", 0, instance_id="a1", membership=1))
+
+    def read(_: object, **how: object) -> WorldView:
+        asked.append(how)
+        return log.view()
+
+    monkeypatch.setattr(module, "read_world", read)
+    without_brokers("group", "describe", "g", "--observe", "2.5")
+    without_brokers("group", "describe", "g")
+    assert asked == [{"observe_s": 2.5}, {"observe_s": 0.0}]
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

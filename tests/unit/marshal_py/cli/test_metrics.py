@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -110,6 +111,45 @@ def test_a_client_that_hangs_is_no_log_that_was_made_anew(
     assert next(polls, None) is None, "it has begun again"
     assert [each.restarts for each in made] == [restarts]
     assert made[0].view is views[1], "what is told is what was read then"
+
+
+def test_what_the_log_brings_is_read_and_counted_while_nobody_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever scrapes meanwhile would find a world that is half changed."""
+    counted: list[object] = []
+    kept: list[int] = []
+    locks: list[Any] = []
+
+    class Counting(Nothing):
+        def __init__(self, _connection: object, _view: object, lock: Any) -> None:
+            locks.append(lock)
+
+        def count(self, event: object) -> None:
+            assert locks[0].locked()
+            counted.append(event)
+
+    def fold(messages: list[str]) -> list[tuple[None, int, str]]:
+        assert locks[0].locked()
+        return [(None, 0, message) for message in messages]
+
+    polls = iter([["a", "b"], [], ["c"]])
+
+    def poll(_: float) -> list[str]:
+        for messages in polls:
+            return messages
+        signal.raise_signal(signal.SIGTERM)
+        return []
+
+    reader = SimpleNamespace(close=lambda: None, poll=poll, partition_count_error=None)
+    view = SimpleNamespace(limit_timestamps=kept.append, fold=fold)
+    monkeypatch.setattr(module, "open_reader", lambda _: reader)
+    monkeypatch.setattr(module, "catch_up", lambda *_: view)
+    monkeypatch.setattr("marshal_py.telemetry.group_metrics.GroupMetrics", Counting)
+    done = without_brokers("metrics", "serve", "--listen", "127.0.0.1:0")
+    assert done.exit_code == 0, done.stderr
+    assert counted == ["a", "b", "c"]
+    assert kept == [100_000], "an exporter that runs for months would keep all times"
 
 
 def test_an_address_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,6 +331,16 @@ def test_a_group_whose_old_side_was_stopped_moves_and_the_command_ends(
     assert play.abandoned == []
 
 
+def test_a_topic_that_nobody_of_the_group_has_claimed_yet_moves_as_a_whole_if_it_is_named(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, "rows", {})
+    play.script = [moves_all]
+    code, _, _ = migrate("--source-stopped", "--topics", "orders")
+    (bridge,) = play.bridges
+    assert (code, bridge.topics) == (0, {"orders": 3})
+
+
 def test_the_way_back_makes_no_topic_and_has_the_sides_the_other_way_round(
     play: Play, clients: list[Client]
 ) -> None:

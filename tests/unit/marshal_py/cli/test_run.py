@@ -81,6 +81,38 @@ def test_a_change_begins_it_again(tmp_path: Path, mock_kafka: TestBroker) -> Non
         process.communicate(timeout=120)
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_the_one_before_has_ended_when_it_begins_again(
+    monkeypatch: pytest.MonkeyPatch, has_ended: bool
+) -> None:
+    """Two at a time would share the partitions, and the old one has the old code."""
+    done: list[str] = []
+    changes = iter([{}, {}, {}, {Path("a.py"): 1}, {}])
+
+    class Process:
+        def __init__(self, _: list[str]) -> None:
+            done.append("begin")
+            if done.count("begin") == 2:
+                raise KeyboardInterrupt
+
+        def poll(self) -> int | None:
+            return 0 if has_ended else None
+
+        def terminate(self) -> None:
+            done.append("tell to end")
+
+        def wait(self) -> None:
+            done.append("wait")
+
+    monkeypatch.setattr(run_module, "_changes", lambda: next(changes))
+    monkeypatch.setattr(run_module, "subprocess", SimpleNamespace(Popen=Process))
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        run_module._reload([])
+    assert done == ["begin", *["tell to end"] * (not has_ended), "wait", "begin"]
+
+
 def test_what_is_no_handler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

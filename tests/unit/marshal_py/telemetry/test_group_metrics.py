@@ -94,7 +94,7 @@ def test_a_partition_without_a_leader_is_told_and_hides_no_other(
 
 
 def test_brokers_that_do_not_answer_change_nothing_but_whether_they_do(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     nothing: Any = None
     metrics = GroupMetrics(nothing, nothing, threading.Lock())
@@ -105,10 +105,15 @@ def test_brokers_that_do_not_answer_change_nothing_but_whether_they_do(
     def fail(*_: object, **__: object) -> None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    monkeypatch.setattr(group_metrics, "measure_lag", fail)
-    metrics.ask()
-    assert not metrics.reachable()
-    assert lags(metrics) == {"0": 4, "1": 4}
+    for times in (1, 2):
+        monkeypatch.setattr(group_metrics, "measure_lag", fail)
+        for _ in range(3):
+            metrics.ask()
+        assert not metrics.reachable()
+        assert lags(metrics) == {"0": 4, "1": 4}
+        assert len(caplog.records) == times, "each outage is told once"
+        monkeypatch.setattr(group_metrics, "measure_lag", lambda *_, **__: ROWS)
+        metrics.ask()
 
 
 def test_a_fault_of_the_program_does_not_end_the_asking(

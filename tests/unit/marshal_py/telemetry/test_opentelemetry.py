@@ -7,7 +7,7 @@ import functools
 import gc
 import inspect
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from opentelemetry.metrics._internal import _ProxyMeterProvider
@@ -26,6 +26,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from marshal_py.client.marshal import Marshal
 from marshal_py.consumer.handlers.options import HandlerOptions
 from marshal_py.telemetry.opentelemetry import (
     _default_meter,
@@ -115,6 +116,23 @@ def test_each_of_several_is_shown_while_its_block_lasts_and_let_go_then() -> Non
     with export_metrics(One("a", 3), meter=meter):  # made anew
         assert said(reader) == of_one("a", 3)
     assert said(reader) == {}
+
+
+def test_a_client_is_listened_to_while_the_block_lasts() -> None:
+    """A program may show a client for a while, again and again."""
+    listeners: list[object] = []
+
+    def listen(listener: object) -> Callable[[], None]:
+        listeners.append(listener)
+        return lambda: listeners.remove(listener)
+
+    marshal = Marshal("nowhere:1", group_id="g", client_id="c")
+    marshal.listen = listen  # type: ignore[assignment, method-assign]
+    reader = InMemoryMetricReader()
+    meter = MeterProvider([reader]).get_meter("test")
+    with export_metrics(marshal, meter=meter):
+        assert len(listeners) == 1
+    assert listeners == []
 
 
 def test_several_are_shown_that_began_before_a_provider_was_set(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from marshal_py.errors import ConfigurationError
-from marshal_py.telemetry.status_server import StatusServer, parse_address
+from marshal_py.telemetry.status_server import StatusServer, _Handler, parse_address
 from tests.unit.marshal_py.telemetry.test_consumer_status import get
 
 LOG = logging.getLogger("marshal_py.consumer")
@@ -48,6 +48,23 @@ def test_without_the_extra_metrics_are_told_to_be_missing_and_health_is_there() 
 def test_metrics_are_what_is_scraped() -> None:
     with server({"ok": True}, lambda: b"a 1\n") as found:
         assert get(found.port, "/metrics") == (200, "a 1\n")
+
+
+def test_who_connects_and_asks_nothing_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread for each, as long as the process lives."""
+    waited_s: list[float | None] = []
+    answer = _Handler.do_GET
+
+    def note(handler: _Handler) -> None:
+        waited_s.append(handler.connection.gettimeout())
+        answer(handler)
+
+    monkeypatch.setattr(_Handler, "do_GET", note)
+    with server({"ok": True}) as found:
+        assert get(found.port, "/healthz")[0] == 200
+    assert waited_s == [10.0]
 
 
 def test_an_ipv6_address_can_be_listened_on() -> None:
