@@ -1945,6 +1945,173 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{OF_CONSUMER}/test_offset_mirror.py::test_a_mirror_that_never_began_has_nothing_to_end",
         ("OffsetMirror.close", "if self._thread.is_alive():", "if True:"),
     ),
+    noticed(
+        "an abort that fails ends no run",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_an_abort_that_fails_is_left_to_the_next_producer_of_that_name",
+        ("Transactions._abort", "suppress(KafkaException)", "suppress(ValueError)"),
+    ),
+    noticed(
+        "what asks for offsets ends with the transactions",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_what_asks_for_offsets_ends_with_the_transactions",
+        ("Transactions.close", "        self._nobody.close()\n", ""),
+    ),
+    noticed(
+        "kept messages come in batches",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_what_was_kept_for_a_range_comes_in_batches_of_the_usual_size",
+        (
+            "Fetcher._follow",
+            "            for at in range(0, len(messages), size):\n"
+            "                self._add(part, messages[at : at + size])\n",
+            "            self._add(part, messages[: len(messages) * size])\n",
+        ),
+    ),
+    noticed(
+        "of no partition Kafka is asked nothing",
+        f"{CONSUMER}.positions",
+        f"{OF_CONSUMER}/test_positions.py::test_of_no_partition_kafka_is_asked_nothing",
+        ("Positions.ends_of", "        if not sources:\n            return {}\n", ""),
+    ),
+    noticed(
+        "a mirror writes all once an hour",
+        f"{CONSUMER}.offset_mirror",
+        f"{OF_CONSUMER}/test_offset_mirror.py::test_what_does_not_move_is_written_again_in_time",
+        (
+            "OffsetMirror._round",
+            "            self._repeat_at_s = time.monotonic() + REPEAT_S\n",
+            "",
+        ),
+    ),
+    noticed(
+        "members of Kafka's own are named wherever they are told",
+        f"{CONSUMER}.offset_mirror",
+        f"{OF_CONSUMER}/test_offset_mirror.py::test_a_group_that_has_members_of_kafkas_own_is_told_with_what_to_do",
+        (
+            "OffsetMirror._warn",
+            "code in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP)",
+            "code == KafkaError.NON_EMPTY_GROUP",
+        ),
+    ),
+    noticed(
+        "a name that no topic can have takes no dead letter",
+        f"{CONSUMER}.dead_letters",
+        f"{OF_CONSUMER}/test_dead_letters.py::test_what_trying_again_does_not_mend_is_told_apart",
+        ("", "    KafkaError.TOPIC_EXCEPTION,\n", ""),
+    ),
+    noticed(
+        "whatever an error says can be written",
+        f"{CONSUMER}.dead_letters",
+        f"{OF_CONSUMER}/test_dead_letters.py::test_whatever_an_error_says_can_be_written",
+        ("headers_of", 'str(value).encode(errors="replace")', "str(value).encode()"),
+    ),
+    noticed(
+        "what fails while it is stopped is told",
+        f"{CLIENT}.signals",
+        f"{OF_CLIENT}/test_signals.py::test_what_fails_while_it_is_being_stopped_is_told_and_the_program_ends_as_asked",
+        (
+            "StopRequests.__exit__",
+            "if isinstance(error, Exception):",
+            "if isinstance(error, SystemExit):",
+        ),
+    ),
+    noticed(
+        "how a program that is asked to stop ends is its own choice",
+        f"{CLIENT}.signals",
+        f"{OF_CLIENT}/test_signals.py::test_how_the_program_ends_is_its_own_choice_though_it_was_asked_to_stop",
+        (
+            "StopRequests.__exit__",
+            "isinstance(error, KeyboardInterrupt | SystemExit)",
+            "isinstance(error, KeyboardInterrupt)",
+        ),
+    ),
+    noticed(
+        "Ctrl-C may be hushed more than once",
+        f"{CLIENT}.signals",
+        f"{OF_CLIENT}/test_signals.py::test_however_often_ctrl_c_was_hushed_an_error_is_printed_once",
+        ("hush", "if sys.excepthook is not _print_unless_hushed:", "if sys.excepthook:"),
+    ),
+    noticed(
+        "what is cut off a run waits for its verdict",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_held_partition.py::test_what_is_cut_off_a_run_waits_for_the_same_verdict",
+        ("Runs.cut", "head.seq, head.bytes = run.seq, ", "head.bytes = "),
+    ),
+    noticed(
+        "what came back was not handled",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_held_partition.py::test_how_many_messages_were_handed_out_is_known_without_those_that_came_back",
+        ("HeldPartition.finish", "self.handed -= sum(", "sum("),
+    ),
+    noticed(
+        "when the first message of a range went out is known",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_held_partition.py::test_how_many_messages_were_handed_out_is_known_without_those_that_came_back",
+        ("HeldPartition.begin", "        if not self.first_s:\n            self", "        self"),
+    ),
+    noticed(
+        "of what a loop is done with nothing is kept",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_held_partition.py::test_of_what_a_loop_is_done_with_no_acknowledgement_is_kept",
+        ("HeldPartition.finish", "self._done.discard(offset)", "pass"),
+    ),
+    noticed(
+        "an early acknowledgement counts for nothing later",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_held_partition.py::test_an_acknowledgement_of_what_was_not_handed_out_counts_for_nothing_later",
+        ("HeldPartition._manual_position", "                done.clear()", "                pass"),
+    ),
+    noticed(
+        "a replay counts its own records",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_a_replay_ends_where_the_log_did_when_it_was_opened",
+        ("LogReader.open", "        self.replayed = 0\n", ""),
+    ),
+    noticed(
+        "another topic has as many partitions as it has",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_a_log_that_was_made_with_another_number_of_partitions_is_told_of",
+        ("LogReader.open", "        self.partition_count_error = None\n", ""),
+    ),
+    noticed(
+        "a past is asked for once",
+        f"{CLIENT}.log_reader",
+        f"{OF_CLIENT}/test_log_reader.py::test_the_past_begins_at_a_snapshot_that_is_old_enough",
+        ("LogReader.open", "        self._not_after = {}\n", ""),
+    ),
+    noticed(
+        "a start that failed leaves no reader",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_start_that_failed_leaves_no_reader",
+        (
+            "Driver._connect",
+            "        except BaseException:\n            self.reader.close()\n",
+            "        except MarshalError:\n            self.reader.close()\n",
+        ),
+    ),
+    noticed(
+        "a client that ends trims no more",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_what_a_client_has_written_last_is_sent_before_it_ends",
+        ("Driver.close", "            self._trimmer.close()\n", "            pass\n"),
+    ),
+    noticed(
+        "a log of another number of partitions is not founded",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_log_that_was_made_with_another_number_of_partitions_is_neither_founded_nor_used",
+        (
+            "Driver._replay",
+            "                if self.reader.partition_count_error is not None:\n",
+            "                if self.failure is not None:\n",
+        ),
+    ),
+    noticed(
+        "a setting of the wrong kind is told as such",
+        f"{CLIENT}.kafka_clients",
+        f"{OF_CLIENT}/test_connection_errors.py::test_whatever_a_setting_is_refused_with_is_an_error_of_the_configuration",
+        ("connect", "(KafkaException, TypeError, ValueError)", "(KafkaException, ValueError)"),
+    ),
     # Consumers
     noticed(
         "what was polled for asyncio is not in hand",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py import AuthenticationFailed, BrokerUnavailable, Consumer, Marshal
 from marshal_py.client.kafka_clients import ConnectionErrors, connect, patience
@@ -190,3 +190,21 @@ def test_a_program_that_hears_of_errors_itself_takes_them_from_nobody() -> None:
     assert errors.last == "wrong password"
     with pytest.raises(ConfigurationError, match="error_cb"):
         connect(made, {"error_cb": "no function"}, errors)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaException(KafkaError(KafkaError._INVALID_ARG, "no such property")),
+        TypeError("no such property"),
+        ValueError("no such property"),
+    ],
+)
+def test_whatever_a_setting_is_refused_with_is_an_error_of_the_configuration(
+    error: Exception,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    with pytest.raises(ConfigurationError, match=r"librdkafka refuses .*: no such property"):
+        connect(refuse, {})

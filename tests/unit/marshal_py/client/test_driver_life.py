@@ -16,7 +16,12 @@ from marshal_py.client import log_trimming
 from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.client.log_trimming import LogTrimmer
 from marshal_py.client.marshal import driver_of
-from marshal_py.errors import DuplicateClientId, MarshalError, SnapshotMismatch
+from marshal_py.errors import (
+    DuplicateClientId,
+    MarshalError,
+    PartitionCountChanged,
+    SnapshotMismatch,
+)
 from marshal_py.protocol.snapshots import encode_snapshot
 from marshal_py.testing import TestBroker
 
@@ -197,8 +202,9 @@ def test_what_a_client_has_written_last_is_sent_before_it_ends() -> None:
     driver._thread = SimpleNamespace(join=lambda _: did.append("join"))
     driver._writer = SimpleNamespace(flush=lambda _: did.append("flush"))
     driver.reader = SimpleNamespace(close=lambda: did.append("close"))
+    driver._trimmer = SimpleNamespace(close=lambda: did.append("trim no more"))
     driver.close(1.0, release=False)
-    assert did == ["keep", "join", "flush", "close"]
+    assert did == ["keep", "join", "flush", "close", "trim no more"]
 
 
 def test_a_trimmer_that_cannot_connect_now_leaves_it_to_the_next_snapshot(
@@ -488,3 +494,38 @@ def test_who_closes_goes_on_when_the_last_release_is_in_the_log() -> None:
         driver.carry_out()
     closing.join(10)
     assert (stopped, driver.running) == (["stopped"], False)
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("no answer"), KeyboardInterrupt()])
+def test_a_start_that_failed_leaves_no_reader(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    closed: list[str] = []
+    reader = SimpleNamespace(mismatches=[], close=lambda: closed.append("reader"))
+    monkeypatch.setattr("marshal_py.client.driver.LogReader", lambda *_, **__: reader)
+    monkeypatch.setattr("marshal_py.client.driver.LogWriter", lambda *_, **__: None)
+
+    def fails() -> None:
+        raise error
+
+    driver._replay = fails
+    with pytest.raises(type(error)):
+        driver.connect()
+    assert (closed, driver.started) == (["reader"], False)
+
+
+def test_a_log_that_was_made_with_another_number_of_partitions_is_neither_founded_nor_used() -> (
+    None
+):
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    did: list[str] = []
+    driver.reader = SimpleNamespace(
+        open=lambda _: did.append("open"),
+        replay=lambda *, progress: did.append("replay"),
+        partition_count_error=PartitionCountChanged("had 4 partitions and now has 8"),
+    )
+    driver._found = lambda: did.append("found")
+    with pytest.raises(PartitionCountChanged):
+        driver._replay()
+    assert did == ["open", "replay"]

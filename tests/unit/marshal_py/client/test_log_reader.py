@@ -417,6 +417,9 @@ def test_a_replay_ends_where_the_log_did_when_it_was_opened(
     assert (sum(told) > 0) is events
     assert (reader.replayed, reader.caught_up) == (3, True)
     assert reader.world.states[0].next_offset == 3
+    brokers.ends = {}
+    reader.open(10)
+    assert (reader.replayed, reader.caught_up) == (0, False)
 
 
 def test_a_replay_tells_how_far_it_is(
@@ -760,6 +763,8 @@ def test_the_past_begins_at_a_snapshot_that_is_old_enough(
     brokers.snapshot = snapshot_at(6)
     restoring.open(10, since_offset=5)
     assert restoring.world.states[0].next_offset == 0
+    restoring.open(10)
+    assert restoring.world.states[0].next_offset == 6, "nobody asks for the past any more"
     restoring.open(10, since_offset=6)
     assert restoring.world.states[0].next_offset == 6
     brokers.begins = {0: 2}
@@ -826,6 +831,9 @@ def test_a_log_that_was_made_with_another_number_of_partitions_is_told_of(
     list(reader.fold([Record(0, value=genesis)]))
     assert reader.partition_count_error is not None
     assert str(told) in str(reader.partition_count_error)
+    brokers.answers = iter([(5, NEW)])
+    reader.open(10)
+    assert reader.partition_count_error is None, "another topic has as many as it has"
 
 
 def test_a_record_at_the_end_of_the_past_that_is_asked_for_is_not_of_it(reader: LogReader) -> None:

@@ -221,3 +221,39 @@ def test_what_is_no_end_by_ctrl_c_is_printed_by_the_hook_that_the_program_has_se
     for error in (other, ValueError("of the program")):
         sys.excepthook(type(error), error, None)
     assert told == ["second", "second"]
+
+
+def test_what_fails_while_it_is_being_stopped_is_told_and_the_program_ends_as_asked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(signals, "_hooks", [])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    problem = ValueError("no disk")
+    with pytest.raises(SystemExit) as ended, StopRequests(lambda: None, name="me") as requests:  # noqa: PT012
+        requests.take(signal.SIGTERM)
+        raise problem
+    assert (ended.value.code, ended.value.__cause__) == (128 + signal.SIGTERM, problem)
+    assert "me: while it was being stopped: ValueError('no disk')" in caplog.text
+
+
+@pytest.mark.parametrize("own", [SystemExit(3), KeyboardInterrupt()])
+def test_how_the_program_ends_is_its_own_choice_though_it_was_asked_to_stop(
+    caplog: pytest.LogCaptureFixture, own: BaseException
+) -> None:
+    with pytest.raises(type(own)) as ended, StopRequests(lambda: None, name="me") as requests:  # noqa: PT012
+        requests.take(signal.SIGTERM)
+        raise own
+    assert ended.value is own
+    assert caplog.text == ""
+
+
+def test_however_often_ctrl_c_was_hushed_an_error_is_printed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[type[BaseException]] = []
+    monkeypatch.setattr(signals, "_hooks", [])
+    monkeypatch.setattr(sys, "excepthook", lambda kind, *_: told.append(kind))
+    for _ in range(2):
+        hush(KeyboardInterrupt())
+    sys.excepthook(ValueError, ValueError("of the program"), None)
+    assert told == [ValueError]

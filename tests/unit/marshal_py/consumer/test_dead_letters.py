@@ -86,6 +86,9 @@ def test_what_is_not_written_at_the_end_is_told(
         (KafkaError.MSG_SIZE_TOO_LARGE, DeadLetterFailed),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, DeadLetterFailed),
         (KafkaError._UNKNOWN_TOPIC, DeadLetterFailed),
+        (KafkaError._UNKNOWN_PARTITION, DeadLetterFailed),
+        (KafkaError.TOPIC_EXCEPTION, DeadLetterFailed),
+        (KafkaError.RECORD_LIST_TOO_LARGE, DeadLetterFailed),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessDenied),
         (KafkaError.NOT_ENOUGH_REPLICAS, BrokerUnavailable),
         (KafkaError._ALL_BROKERS_DOWN, BrokerUnavailable),
@@ -307,3 +310,11 @@ def test_dead_letters_do_not_go_where_they_will_be_read_again() -> None:
     assert looked_for == []
     check_dead_letter_topics(letters, topics, "dead.{topic}")
     assert looked_for == [{"dead.orders"}]
+
+
+def test_whatever_an_error_says_can_be_written() -> None:
+    """As what `os.fsdecode` makes of a name that is no text."""
+    message = KafkaMessage(topic="t", partition=2, offset=9)
+    error = ValueError("no file \udcff")
+    found = headers_of(message, error, attempts=1, group_id="g", client_id="c", epoch=None)
+    assert dict(found)[f"{PREFIX}error-message"] == b"no file ?"

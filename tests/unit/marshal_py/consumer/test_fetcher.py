@@ -533,6 +533,22 @@ def test_what_was_cut_off_between_two_ranges_is_told_to_the_next_one(
     assert not hold(40).out_of_range
 
 
+def test_what_was_kept_for_a_range_comes_in_batches_of_the_usual_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, sharing="ranges", batch_size=2)
+    kafka: Any = world.made[0]
+    kafka.get_watermark_offsets = lambda *_, **__: (0, 9)
+    runs: deque[Run] = deque()
+    world.fetcher.collect_in(runs)
+    world.fetcher.assign(a_range(0, 3), 0)
+    come = [Message(topic="t", partition=0, offset=at, value=b"v") for at in range(9)]
+    world.fetcher._sort_out(come)
+    runs.clear()
+    world.fetcher.assign(a_range(3, 8), 3)
+    assert [[m.offset() for m in run.messages] for run in runs] == [[3, 4], [5, 6], [7]]
+
+
 @pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION])
 def test_a_topic_that_kafka_does_not_know_is_looked_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int

@@ -442,3 +442,55 @@ def test_of_what_is_acknowledged_nothing_is_kept_as_it_came(manual: bool) -> Non
     begin(part, 10, 11)
     part.acknowledge(10)
     assert part.raw == {11: (b"k", b"w")}
+
+
+def test_what_is_cut_off_a_run_waits_for_the_same_verdict() -> None:
+    """At most once: nothing goes out before the log has said that its messages are claimed."""
+    part, runs = held(), Runs()
+    run = Run(part, messages(10, 11, 12))
+    run.seq = 7
+    runs.append(run)
+    runs.cut(0, 1)
+    assert [([m.offset() for m in each.messages], each.seq) for each in runs] == [
+        ([10], 7),
+        ([11, 12], 7),
+    ]
+
+
+def test_how_many_messages_were_handed_out_is_known_without_those_that_came_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By that, and by how long it took, it is known how fast they are handled."""
+    now_s = [100.0]
+    monkeypatch.setattr("marshal_py.consumer.held_partition.time.monotonic", lambda: now_s[0])
+    part = held()
+    run = begin(part, 10, 11, 12)
+    assert (part.handed, part.first_s, part.worked_s) == (3, 100.0, 0.0)
+    now_s[0] += 2
+    part.finish(run, returned=run.messages[1])
+    assert (part.handed, part.worked_s) == (1, 2.0)
+    now_s[0] += 5
+    run = begin(part, 11, 12)
+    now_s[0] += 1
+    part.finish(run)
+    assert (part.handed, part.first_s, part.worked_s) == (3, 100.0, 3.0)
+
+
+def test_of_what_a_loop_is_done_with_no_acknowledgement_is_kept() -> None:
+    part = held()
+    run = begin(part, 10, 11)
+    part.acknowledge(10)
+    part.acknowledge(20)  # put back by an earlier loop
+    part.finish(run)
+    assert part._done <= {20}
+
+
+def test_an_acknowledgement_of_what_was_not_handed_out_counts_for_nothing_later() -> None:
+    """It was handed out under an earlier claim; it comes again under this one."""
+    part = held(manual=True)
+    part.acknowledge(20)
+    begin(part, 10)
+    part.acknowledge(10)
+    assert part.position() == 11
+    begin(part, 20)
+    assert part.position() == 20

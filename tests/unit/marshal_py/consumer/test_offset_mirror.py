@@ -22,7 +22,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stand: dict[Key, int] = {}
         self.written: list[dict[Key, int]] = []
-        self.fails = False
+        self.fails: bool | KafkaException = False
         monkeypatch.setattr(module, "admin_client", lambda _: object())
         monkeypatch.setattr(module, "write_committed_offsets", self._write)
         claims: Any = lambda: list(self.stand)  # noqa: E731
@@ -37,6 +37,8 @@ class World:
         return {key: at for one in self.written[before:] for key, at in one.items()}
 
     def _write(self, _admin: Any, _group: str, offsets: Mapping[Key, int], _timeout_s: Any) -> None:
+        if isinstance(self.fails, KafkaException):
+            raise self.fails
         if self.fails:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         self.written.append(dict(offsets))
@@ -118,9 +120,11 @@ def test_what_does_not_move_is_written_again_in_time(monkeypatch: pytest.MonkeyP
     assert world.round(a=5) == {A: 5}
     now_s[0] += module.REPEAT_S - 1
     assert world.round(a=5) == {}
-    now_s[0] += 1
-    assert world.round(a=5) == {A: 5}
-    assert world.round(a=5) == {}
+    for _ in range(2):
+        now_s[0] += 1
+        assert world.round(a=5) == {A: 5}
+        assert world.round(a=5) == {}
+        now_s[0] += module.REPEAT_S - 1
 
 
 def test_an_outage_is_worth_one_line_in_a_while(
@@ -143,3 +147,20 @@ def test_a_mirror_that_never_began_has_nothing_to_end(monkeypatch: pytest.Monkey
     """A consumer whose start failed is closed, too."""
     mirror = OffsetMirror({}, "g", list, lambda _: None)
     mirror.close(0.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "hints"),
+    [
+        (KafkaError.UNKNOWN_MEMBER_ID, True),
+        (KafkaError.NON_EMPTY_GROUP, True),
+        (KafkaError._TIMED_OUT, False),
+    ],
+)
+def test_a_group_that_has_members_of_kafkas_own_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int, hints: bool
+) -> None:
+    world = World(monkeypatch)
+    world.fails = KafkaException(KafkaError(code))
+    world.round(a=5)
+    assert ("give the marshal group another name" in caplog.text) is hints

@@ -856,3 +856,10 @@ def test_who_commits_is_told_of_what_was_not_stored_and_not_of_what_is_lost(
         with pytest.raises(ClaimTimeout, match="later"):
             partitions.commit(1.0)
     claim.commit.assert_called_once_with(11, wait=True, timeout_s=mock.ANY)
+
+
+def test_of_no_partition_kafka_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    assert world.made.positions.ends_of([], 1.0) == {}
+    assert world.made.positions.lags([], 1.0) == {}
+    assert world.asked == []

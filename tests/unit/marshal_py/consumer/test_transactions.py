@@ -41,7 +41,7 @@ class World:
         """With the claim."""
         self.committed_with: str | None = None
         """The text that goes with an offset."""
-        self.readers = 0
+        self.readers = self.closed = 0
         self.config: dict[str, Any] = {}
         """Of the consumer that asks for offsets."""
         self.of_producers: dict[str, Any] | None = None
@@ -97,7 +97,7 @@ class World:
                 commit=self._commit,
                 committed=self._answer,
                 consumer_group_metadata=lambda: None,
-                close=lambda: None,
+                close=self._close,
             )
         note, self.produces_with = self._note, config
         return SimpleNamespace(
@@ -107,6 +107,9 @@ class World:
             commit_transaction=lambda _: note("commit"),
             abort_transaction=lambda _: note("abort"),
         )
+
+    def _close(self) -> None:
+        self.closed += 1
 
     def _send(self, where: list[TopicPartition], *_: Any) -> None:
         assert where[0].metadata == "12", "the epoch of the claim"
@@ -450,3 +453,23 @@ def test_producers_of_claims_that_have_ended_are_let_go_of(monkeypatch: pytest.M
     batch = Batch([SimpleNamespace(offset=lambda: 6)], world.claim)
     assert world.transactions._work_off(batch, world._transform)
     assert sorted(world.transactions._producers) == [("t", 3), ("t", 5)]
+
+
+def test_an_abort_that_fails_is_left_to_the_next_producer_of_that_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, 5)
+    late = failure(KafkaError._TIMED_OUT, retriable=True)
+    world.fails = {
+        "commit": [failure(KafkaError.NOT_ENOUGH_REPLICAS, aborts=True)],
+        "abort": [late],
+    }
+    world.work_off([5])
+    assert world.steps.count("abort") == 1
+    assert world.acked == [5]
+
+
+def test_what_asks_for_offsets_ends_with_the_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, 5)
+    world.work_off([5])
+    assert (world.readers, world.closed) == (1, 1)
