@@ -312,6 +312,30 @@ def test_drop_releases_what_waited_for_nothing_else(world: World) -> None:
     assert [row.id for row in world.dead_letters.rows(ALL, 10)] == [c]
 
 
+def bad_twice(world: World) -> tuple[int, int, int]:
+    """Two rows of a key that are bad, and one that waits behind both."""
+    a, b, c = world.insert("1"), world.insert("1"), world.insert("1")
+    world.mark()
+    rows = [BadRow(a, "x"), BadRow(b, "x"), BadRow(c, "", waits=True)]
+    assert world.dead_letters.add(rows, TERM) == {a, b, c}
+    return a, b, c
+
+
+def test_a_key_comes_back_with_all_that_is_behind_the_row(world: World) -> None:
+    """Also what is bad itself: what waits for both would overtake it."""
+    a, b, c = bad_twice(world)
+    assert world.dead_letters.retry(Selection(ids=(a,)), mode="mark") == 3
+    assert world.mark() == [a, b, c]
+
+
+def test_what_waits_for_two_rows_waits_until_neither_is_there(world: World) -> None:
+    a, b, c = bad_twice(world)
+    assert world.dead_letters.drop(Selection(ids=(a,)), mode="mark") == Dropped(1, 0)
+    assert world.mark() == []
+    assert world.dead_letters.drop(Selection(ids=(b,)), mode="mark") == Dropped(1, 1)
+    assert world.mark() == [c]
+
+
 def east(time: datetime) -> datetime:
     """The same moment, elsewhere."""
     return time.astimezone(timezone(timedelta(hours=9)))
@@ -327,6 +351,7 @@ def test_rows_are_selected_by_what_is_given(world: World) -> None:
     world.mark()
     world.dead_letters.add([BadRow(one, "x"), BadRow(two, "x")], TERM)
     now, minute = datetime.now(UTC), timedelta(minutes=5)
+    first = min(row.dead_lettered_at for row in world.dead_letters.rows(ALL, 10))
     for selection, expected in (
         (Selection(topic="other"), [two]),
         (Selection(key="k"), [one, two]),
@@ -339,6 +364,8 @@ def test_rows_are_selected_by_what_is_given(world: World) -> None:
         (Selection(since=west(now + minute)), []),
         (Selection(until=east(now - minute)), []),
         (Selection(until=now - minute), []),
+        (Selection(since=first), [one, two]),
+        (Selection(until=first), []),
     ):
         assert [row.id for row in world.dead_letters.rows(selection, 10)] == expected, selection
         assert world.dead_letters.count(selection) == len(expected), selection

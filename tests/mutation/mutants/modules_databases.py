@@ -1541,6 +1541,98 @@ DATABASES: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "with a row that is retried its key comes back, bad rows and all",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_a_key_comes_back_with_all_that_is_behind_the_row[sqlite]",
+        (
+            "PortableDeadLetters.retry",
+            "elif row.key in taken:",
+            "elif row.waits and row.key in taken:",
+        ),
+    ),
+    noticed(
+        "what waits for two rows is not released with the first",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_what_waits_for_two_rows_waits_until_neither_is_there[sqlite]",
+        (
+            "PortableDeadLetters.drop",
+            "                elif row.key not in blocked:\n",
+            "                else:\n",
+        ),
+    ),
+    noticed(
+        "a moment that a selection begins with is in it",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_rows_are_selected_by_what_is_given[sqlite]",
+        ("PortableDeadLetters._condition", '(selection.since, ">=")', '(selection.since, ">")'),
+    ),
+    noticed(
+        "a moment that a selection ends with is not in it",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_rows_are_selected_by_what_is_given[sqlite]",
+        ("PortableDeadLetters._condition", '(selection.until, "<")', '(selection.until, "<=")'),
+    ),
+    noticed(
+        "SQLite's types are the same in any case",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_table.py::test_a_column_that_cannot_be_used_is_named",
+        ("SqliteTable._types", "_text(type_).upper()", "_text(type_)"),
+    ),
+    noticed(
+        "SQLite's column of marks may be empty",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_table.py::test_a_column_that_cannot_be_used_is_named",
+        (
+            "SqliteTable._column_findings",
+            'if column == "leader_id" and required:',
+            'if column == "id" and required:',
+        ),
+    ),
+    noticed(
+        "an SQLite file without a write-ahead log is not well",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_table.py::test_a_file_whose_readers_and_writers_wait_for_each_other_is_not_well",
+        (
+            "SqliteTable._check_table",
+            'Finding("journal", "error", text)',
+            'Finding("journal", "ok", text)',
+        ),
+    ),
+    noticed(
+        "who writes to an SQLite file is waited for",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_table.py::test_who_writes_is_waited_for",
+        ("SqliteTable._connected", "                timeout=_BUSY_TIMEOUT_S,\n", ""),
+    ),
+    noticed(
+        "a commit that fails in SQLite is told as an outage",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_table.py::test_a_commit_that_fails_is_told_and_leaves_no_transaction_open",
+        (
+            "SqliteTable._writing",
+            '            with self._errors():\n                connection.execute("COMMIT")',
+            '            connection.execute("COMMIT")',
+        ),
+    ),
+    noticed(
+        "a table of ranges in SQLite has one of the registration beside it",
+        f"{LITE}.range",
+        "unit/harvest/databases/test_sqlite_table.py::test_all_that_is_beside_the_outbox_is_made_with_it",
+        ("SqliteRangeStore.init", "        self.create_registration()\n", ""),
+    ),
+    noticed(
+        "ids that were drawn in SQLite and are gone are within the bounds",
+        f"{LITE}.range",
+        "unit/harvest/databases/test_sqlite_table.py::test_a_position_at_an_id_that_is_gone_is_not_ahead_of_the_table",
+        ("SqliteRangeStore.bounds", "max(self._drawn(), highest)", "highest"),
+    ),
+    noticed(
+        "a row from the future has no negative age, in ranges in SQLite",
+        f"{LITE}.range",
+        "integration/harvest/databases/test_backlog_bound.py::test_a_row_from_the_future_has_no_negative_age[sqlite-1]",
+        ("SqliteRangeStore.backlog", "max(0.0, *known)", "max(known)"),
+    ),
+    noticed(
         "bounds in MariaDB begin below ids that may still appear",
         f"{MY}.range",
         "contract/test_range_store.py::test_bounds_begin_below_ids_that_may_still_appear[mariadb]",

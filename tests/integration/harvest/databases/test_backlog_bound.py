@@ -71,3 +71,15 @@ def test_in_range_mode(tables: Database, shards: int) -> None:
         assert told(store.backlog()) == (8, True)
         position: Any = Position(0, 0, shards, 6)
         assert told(store.backlog(position)) == (2, False)
+
+
+@pytest.mark.parametrize("shards", [0, 1, 2])
+def test_a_row_from_the_future_has_no_negative_age(tables: Database, shards: int) -> None:
+    """The application's clock may be ahead. Without shards: mark mode."""
+    made: Any = tables.range_store(OUTBOX, shards=shards) if shards else tables.mark_store(OUTBOX)
+    with closing(made) as store:
+        store.init()
+        insert(tables, 1)
+        with tables.transaction() as connection:
+            connection.cursor().execute("UPDATE outbox SET create_time = '2037-12-31 00:00:00'")
+        assert (store.backlog().rows, store.backlog().oldest_age_s) == (1, 0)
