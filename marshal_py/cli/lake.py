@@ -130,6 +130,7 @@ def run(
         late_days=late_days,
         expectations=Expectations(allowed, max_latency_p99_ms, max_lag, min_availability),
     )
+    lake = Lake.at(place)
     spark = _session(master, place)
     grace, before = dt.timedelta(seconds=grace_s), _now()
     finish: list[dt.date] = []
@@ -160,7 +161,7 @@ def run(
             tell=tell,
         )
         if schema is not None:
-            Lake.at(place).register(spark, schema)
+            lake.register(spark, schema)
         if not continuous:
             break
         finish = []
@@ -238,10 +239,12 @@ def report(
         from marshal_py.spark.watch import cluster_watched
 
         last = _yesterday() if until is None else _date("--until", until)
+        lake = Lake.at(place)
         check_file("--out", out)
         spark = _session(master, place)
         with cluster_watched(spark):
-            page = render_lake(spark, Lake.at(place), last, days)
+            lake.check_is_there(spark)
+            page = render_lake(spark, lake, last, days)
         out.write_text(page, encoding="utf-8")
         if as_json:
             print_json({"lake": place, "report": str(out), "last": str(last), "days": days})
@@ -273,6 +276,9 @@ def _days(day: str | None, until: str | None) -> list[dt.date]:
     last = first if until is None else _date("--until", until)
     if last < first:
         raise ConfigurationError(f"--until {last} is before --day {first}")
+    if last > (today := _today()):  # it would be as expected
+        option = "--day" if until is None else "--until"
+        raise ConfigurationError(f"{option} {last} has not begun: today (UTC) is {today}")
     return _days_between(first, last)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from harvest.core import topic_names
 from harvest.core.envelope import CloudEvents
 from harvest.core.row import Row
 from harvest.core.templates import Template
+from marshal_py.client import settings as client_settings
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.slots import slot_of_key
-from marshal_py.spark.lake import gold
+from marshal_py.spark.lake import gold, sql
 from marshal_py.spark.lake.bronze import _published
 from marshal_py.spark.lake.deliveries import check_days, days_left, write_deliveries
 from marshal_py.spark.lake.gold import (
@@ -141,6 +144,24 @@ def test_a_table_whose_first_write_was_killed_is_one_that_was_never_written(
     assert lake.frame(spark, "gold.groups").count() == 1
 
 
+def test_a_catalog_knows_a_lake_where_it_is_now(spark: SparkSession, tmp_path: Path) -> None:
+    def registered() -> list[str]:
+        lake.register(spark, "days")
+        return [row["group_id"] for row in spark.table("days.gold_groups").collect()]
+
+    try:
+        for name in ("a", "b b", "c"):
+            tables = Tables(spark, gold__groups=[{"group_id": name, "day": DAY}])
+            lake = Lake.to_write(spark, str(tmp_path / name))
+            lake.replace_day("gold.groups", tables.frame(None, "gold.groups"), DAY)
+            assert registered() == registered() == [name]
+            if name == "b b":
+                shutil.rmtree(lake.place)
+        assert Path(tmp_path / "a" / "gold" / "groups").exists()
+    finally:
+        spark.sql("DROP SCHEMA IF EXISTS days CASCADE")
+
+
 # Deliveries
 
 
@@ -253,6 +274,18 @@ def test_a_row_that_asks_for_a_topic_that_is_not_read_is_not_lost(
     assert {id: each["status"] for id, each in found.items()} == {
         id: "unread" if id in unread else status for id, status in known.items()
     }
+
+
+def test_sql_and_both_packages_know_the_same_names_of_topics(spark: SparkSession) -> None:
+    """A row that asks for one that cannot be is lost, and no run is asked to read it."""
+    names = ["orders", "a", "...", ".a", "A-Z_0.9", "a" * 249]
+    others = ["", ".", "..", "a" * 250, "a b", "a/b", "a\nb", "ö", "١", "a\0", "'", "\\w"]
+    ends = ["orders" + end for end in ("\n", "\r\n", "\r", "\u0085", "\u2028", "\n\n", " ")]
+    asked = [*names, *others, *ends]
+    frame = spark.createDataFrame([(name,) for name in asked], "t string")
+    found = [row[0] for row in frame.selectExpr(sql.is_topic("t")).collect()]
+    assert found == [*map(client_settings.is_topic, asked)] == [*map(topic_names.is_topic, asked)]
+    assert found == [True] * len(names) + [False] * len([*others, *ends])
 
 
 def test_a_record_without_a_row_is_unexpected_when_it_is_older_than_the_grace(

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.slots import slot_of_key
-from marshal_py.spark.lake.sql import PARTS, STILL_DAYS, date_literal, fill, time_literal
+from marshal_py.spark.lake.sql import (
+    PARTS,
+    STILL_DAYS,
+    date_literal,
+    fill,
+    is_topic,
+    time_literal,
+)
 from marshal_py.spark.lake.tables import Lake
 
 if TYPE_CHECKING:
@@ -55,7 +62,7 @@ _JOINED: Final = """
 SELECT coalesce(r.outbox, p.outbox) AS outbox, coalesce(r.id, p.id) AS id,
   CASE
     WHEN r.id IS NOT NULL AND p.id IS NOT NULL THEN 'delivered'
-    WHEN p.id IS NULL AND r.topic RLIKE '^[a-zA-Z0-9._-]+$'
+    WHEN p.id IS NULL AND {is_topic}
       AND NOT array_contains(split('{published}', ' '), r.topic) THEN 'unread'
     WHEN p.id IS NULL AND r.at > {pending_from} THEN 'pending'
     WHEN p.id IS NULL THEN 'lost'
@@ -242,7 +249,13 @@ def write_deliveries(
     ordered = spark.sql(_ORDERED, records=spark.sql(_RECORDS, published=records))
     pending_from = time_literal(as_of - dt.timedelta(seconds=grace_s))
     joined = spark.sql(
-        fill(_JOINED, pending_from=pending_from, in_event=_IN_EVENT, published=" ".join(topics)),
+        fill(
+            _JOINED,
+            pending_from=pending_from,
+            in_event=_IN_EVENT,
+            is_topic=is_topic("r.topic"),
+            published=" ".join(topics),
+        ),
         rows=rows,
         ordered=ordered,
         looked=judged_to(spark, lake, grace_s),

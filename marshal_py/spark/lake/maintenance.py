@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from marshal_py.errors import ConfigurationError
-from marshal_py.spark.lake.sql import STILL_DAYS, table_name
+from marshal_py.spark.lake.sql import STILL_DAYS, date_literal, days_before, table_name
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def maintain(
     stay. `vacuum_h`: files that were replaced so long ago go:
     whoever reads for longer than that finds them gone. What may not be folded yet stays. Returns
     the rows that each table lost. May be done beside runs, of which one may fail then, and is to be
-    started again. Raises `ConfigurationError`, also for a lake of a later version.
+    started again. Raises `ConfigurationError`, also where there is no lake, or one of a later
+    version.
     """
     for name, value, least in (
         ("bronze_days", bronze_days, 2),
@@ -53,6 +54,7 @@ def maintain(
             f"(bronze_days = {bronze_days}) it may be written again, and its gold is made of the "
             f"silver of {STILL_DAYS} days before it, too (a smaller bronze_days needs fewer)"
         )
+    lake.check_is_there(spark)
     lake.check_version(spark)
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
 
@@ -66,7 +68,7 @@ def maintain(
             old = f"expires_on < DATE '{today}'"
         elif any(column.name == "day" for column in columns):
             kept = bronze_days if table.startswith("bronze.") else days
-            old = f"day < DATE '{today - dt.timedelta(kept)}'"
+            old = f"day < {date_literal(days_before(today, kept))}"
         if old is not None:
             gone = lake.frame(spark, table).filter(old).count()
         if gone:

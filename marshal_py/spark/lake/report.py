@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.spark.html import html_page, html_table, html_tiles
+from marshal_py.spark.lake.sql import days_before
 from marshal_py.spark.lake.tables import Lake
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def render_lake(spark: SparkSession, lake: Lake, last: dt.date, days: int = 30) 
     """The `days` up to, and with, `last` as an HTML document without script."""
     from pyspark.sql import functions as F
 
-    first = last - dt.timedelta(days - 1)
+    first = days_before(last, days - 1)
     between = f"day BETWEEN DATE '{first}' AND DATE '{last}'"
 
     def read(table: str, order: str, condition: str = "true") -> list[Row]:

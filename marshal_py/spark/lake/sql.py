@@ -6,7 +6,16 @@ import datetime as dt
 import re
 from typing import Final
 
-__all__ = ["PARTS", "STILL_DAYS", "date_literal", "fill", "table_name", "time_literal"]
+__all__ = [
+    "PARTS",
+    "STILL_DAYS",
+    "date_literal",
+    "days_before",
+    "fill",
+    "is_topic",
+    "table_name",
+    "time_literal",
+]
 
 PARTS: Final = "^([A-Za-z0-9._-]+)/([0-9]+)(@|#[0-9]+)([0-9]*)$"
 """Names of cells that are parts of a partition: its topic, its number, and how it is divided. Slots
@@ -30,9 +39,22 @@ def fill(query: str, **values: str) -> str:
     return re.sub(r"\{(\w+)\}", put, query)
 
 
+def is_topic(column: str) -> str:
+    """Whether Kafka allows a topic to have the name that a column has, as `settings.is_topic`."""
+    return (
+        f"length({column}) BETWEEN 1 AND 249 AND {column} NOT IN ('.', '..') "
+        f"AND NOT {column} RLIKE '[^a-zA-Z0-9._-]'"
+    )
+
+
 def date_literal(day: dt.date) -> str:
     """A day."""
     return f"DATE '{day}'"
+
+
+def days_before(day: dt.date, count: int) -> dt.date:
+    """The day that is so many days before another, or the first that there is."""
+    return dt.date.fromordinal(max(1, day.toordinal() - count))
 
 
 def time_literal(at: dt.datetime) -> str:

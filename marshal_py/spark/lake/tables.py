@@ -6,6 +6,7 @@ tables with rows that have not ended, those rows have no day; each run replaces 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -294,7 +295,9 @@ class Lake:
 
     @classmethod
     def at(cls, place: str) -> Lake:
-        """The lake at a path or a URI."""
+        """The lake at a path or a URI. Raises `ConfigurationError` for one that is not Spark's."""
+        if place.partition("://")[0].lower() in ("s3", "s3n"):
+            raise ConfigurationError(f"--lake {place}: Spark knows S3 as s3a://")
         return cls(place.rstrip("/") if "://" in place else str(Path(place).absolute()))
 
     @classmethod
@@ -305,8 +308,6 @@ class Lake:
         """
         lake = cls.at(place)
         scheme = lake.place.partition("://")[0].lower()
-        if scheme in ("s3", "s3n"):
-            raise ConfigurationError(f"--lake {place}: Spark knows S3 as s3a://")
         if scheme == "s3a":
             if spark.conf.get(_S3_LOG, None) is None:
                 raise ConfigurationError(
@@ -318,6 +319,13 @@ class Lake:
         for name, value in _NEEDED.items():
             spark.conf.set(name, value)
         return lake
+
+    def check_is_there(self, spark: SparkSession) -> None:
+        """Raise `ConfigurationError` where no table has been written."""
+        if not any(self.exists(spark, table) for table in reversed(LAKE_TABLES)):
+            raise ConfigurationError(
+                f"there is no lake at {self.place}: `marshal lake run` and `harvest lake` begin one"
+            )
 
     def check_version(self, spark: SparkSession) -> None:
         """Raise `ConfigurationError` for a lake of a later version than this library writes."""
@@ -406,14 +414,49 @@ class Lake:
         return writer.partitionBy("day") if any(c.name == "day" for c in columns) else writer
 
     def register(self, spark: SparkSession, schema: str) -> None:
-        """Make the tables known to the session's catalog, as ``SCHEMA.silver_claims``."""
-        spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{_name(schema)}`")
+        """Make the tables known to the session's catalog, as ``SCHEMA.silver_claims``.
+
+        Those of another place, as of a lake that was moved, become this one's. Raises
+        `ConfigurationError` for what has such a name and is no Delta table at a place of its own.
+        """
+        among = f"`{_name(schema)}`"
+        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {among}")
+        # It does not look into the tables: their place may be gone.
+        shown = spark.sql(f"SHOW TABLE EXTENDED IN {among} LIKE 'bronze_*|silver_*|gold_*'")
+        known = {row["tableName"]: row["information"] for row in shown.collect()}
         for table in LAKE_TABLES:
-            if self.exists(spark, table):
-                spark.sql(
-                    f"CREATE TABLE IF NOT EXISTS `{_name(schema)}`.`{table.replace('.', '_')}` "
-                    f"USING delta LOCATION '{_text(self.path(table))}'"
-                )
+            name = table.replace(".", "_")
+            if not self.exists(spark, table):
+                continue
+            if name in known:
+                said = dict(_SAID.findall(known[name]))
+                if (said.get("Type"), said.get("Provider")) != ("EXTERNAL", "delta"):
+                    raise ConfigurationError(
+                        f"--schema {schema}: {name} is there, and no table of a lake: give another "
+                        "name"
+                    )
+                if _is_at(said.get("Location", ""), self.path(table)):
+                    continue
+                spark.sql(f"DROP TABLE {among}.`{name}`")  # its files stay
+            spark.sql(
+                f"CREATE TABLE IF NOT EXISTS {among}.`{name}` "
+                f"USING delta LOCATION '{_text(self.path(table))}'"
+            )
+
+
+_SAID: Final = re.compile(r"^(Type|Provider|Location): (.*)$", re.MULTILINE)
+_PLACE: Final = re.compile(r"(?:([a-zA-Z][a-zA-Z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
+
+
+def _is_at(location: str, path: str) -> bool:
+    """Whether a catalog's location is this path, which may leave out file: and a host."""
+    known, wanted = (_PLACE.fullmatch(place) for place in (location, path))
+    assert known is not None and wanted is not None  # noqa: PT018, S101
+    return (
+        known[1] == (wanted[1] or "file")
+        and (wanted[2] or known[2]) == known[2]
+        and known[3] == wanted[3]
+    )
 
 
 def _name(text: str) -> str:

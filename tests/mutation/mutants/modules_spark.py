@@ -676,7 +676,13 @@ SPARK: tuple[Noticed, ...] = (
         "a row whose topic cannot be is lost",
         f"{LAKE}.deliveries",
         f"{DAYS}::test_a_row_that_asks_for_a_topic_that_is_not_read_is_not_lost",
-        ("", " AND r.topic RLIKE '^[a-zA-Z0-9._-]+$'", ""),
+        ("", "WHEN p.id IS NULL AND {is_topic}\n      AND NOT", "WHEN p.id IS NULL AND NOT"),
+    ),
+    noticed(
+        "a name of no topic may have one behind it to SQL",
+        f"{LAKE}.sql",
+        f"{DAYS}::test_sql_and_both_packages_know_the_same_names_of_topics",
+        ("is_topic", "NOT {column} RLIKE '[^a-zA-Z0-9._-]'", "{column} RLIKE '^[a-zA-Z0-9._-]+$'"),
     ),
     noticed(
         "what is lost is not known where a topic is not read",
@@ -864,6 +870,42 @@ SPARK: tuple[Noticed, ...] = (
         f"{LAKE}.tables",
         f"{UNIT}/lake/test_places.py::test_a_lake_of_a_later_version_is_refused",
         ("Lake.check_version", "latest > SCHEMA_VERSION", "latest < SCHEMA_VERSION"),
+    ),
+    noticed(
+        "a lake that is not there is cared for",
+        f"{LAKE}.maintenance",
+        f"{UNIT}/lake/test_maintenance.py::test_a_place_without_a_lake_is_not_cared_for",
+        ("maintain", "    lake.check_is_there(spark)\n", ""),
+    ),
+    noticed(
+        "a page is made of no lake",
+        "marshal_py.cli.lake",
+        "unit/marshal_py/cli/test_lake.py::test_no_page_is_made_of_a_place_without_a_lake",
+        ("report", "            lake.check_is_there(spark)\n", ""),
+    ),
+    noticed(
+        "a day that has not begun is as expected",
+        "marshal_py.cli.lake",
+        "unit/marshal_py/cli/test_lake.py::test_what_cannot_be_meant_is_refused_by_the_name_of_the_option",
+        ("_days", "if last > (today := _today())", "if first > (today := last)"),
+    ),
+    noticed(
+        "a page of more days than there are is none",
+        f"{LAKE}.sql",
+        f"{UNIT}/lake/test_places.py::test_days_may_be_kept_and_shown_for_ever",
+        ("days_before", "max(1, day.toordinal() - count)", "day.toordinal() - count"),
+    ),
+    noticed(
+        "a lake that has moved stays where the catalog knew it",
+        f"{LAKE}.tables",
+        f"{UNIT}/lake/test_places.py::test_a_lake_that_has_moved_is_the_one_that_the_catalog_knows",
+        ("_is_at", "and known[3] == wanted[3]", ""),
+    ),
+    noticed(
+        "a table of somebody else's is dropped for one of a lake",
+        f"{LAKE}.tables",
+        f"{UNIT}/lake/test_places.py::test_what_has_a_tables_name_in_the_catalog_and_is_none_of_a_lake_stays",
+        ("Lake.register", '("EXTERNAL", "delta")', '(said.get("Type"), "delta")'),
     ),
     noticed(
         "a lake of a later version is not cared for",
@@ -1624,7 +1666,7 @@ SPARK: tuple[Noticed, ...] = (
         "tables are registered where they are",
         "marshal_py.cli.lake",
         "unit/marshal_py/cli/test_lake.py::test_tables_are_registered_where_they_are",
-        ("run", "Lake.at(place).register", 'Lake.at("lake").register'),
+        ("run", "lake.register", 'Lake.at("lake").register'),
     ),
     noticed(
         "where topics end is asked before which rows there are",
@@ -1922,7 +1964,7 @@ SPARK: tuple[Noticed, ...] = (
         "a report has as many days as are wanted",
         f"{LAKE}.report",
         f"{DAYS}::test_a_report_has_as_many_days_as_are_wanted",
-        ("render_lake", "dt.timedelta(days - 1)", "dt.timedelta(days)"),
+        ("render_lake", "days_before(last, days - 1)", "days_before(last, days)"),
     ),
     noticed(
         "what a range has answered is what it is waited for since",
@@ -2041,7 +2083,7 @@ SPARK: tuple[Noticed, ...] = (
         "tables that are not there are not registered",
         f"{LAKE}.tables",
         f"{UNIT}/lake/test_places.py::test_tables_are_registered_by_names_and_places_as_sql_reads_them",
-        ("Lake.register", "            if self.exists(spark, table):\n", "            if True:\n"),
+        ("Lake.register", "if not self.exists(spark, table):", "if False:"),
     ),
     noticed(
         "a part of a table takes the place of that part alone",

@@ -78,6 +78,10 @@ def test_days_are_all_up_to_and_with_the_last(lake: Lake) -> None:
         (["run", "--day", "2026-02-27", "--until", "2026-02-26"], "is before --day 2026-02-27"),
         (["run", "--continuous", "--day", "2026-02-27"], "--continuous is for today"),
         (["run", "--allow", "losses"], "--allow 'losses' is no kind of finding"),
+        (["run", "--day", "2026-03-02"], "--day 2026-03-02 has not begun: today (UTC) is 2026-03-"),
+        (["run", "--until", "2027-02-28"], "--until 2027-02-28 has not begun"),
+        (["run", "--lake", "s3://b/lake"], "--lake s3://b/lake: Spark knows S3 as s3a://"),
+        (["report", "--lake", "s3n://b/lake"], "--lake s3n://b/lake: Spark knows S3 as s3a://"),
         (["report", "--until", "x"], "--until 'x' must be a day"),
     ],
 )
@@ -217,6 +221,7 @@ def test_a_report_ends_yesterday_by_default(
         return "<html>ö"
 
     monkeypatch.setattr("marshal_py.spark.lake.report.render_lake", render)
+    monkeypatch.setattr("marshal_py.spark.lake.tables.Lake.check_is_there", lambda *_: None)
     # Of a machine whose locale is not that of the page.
     monkeypatch.setattr(io, "text_encoding", lambda given, *_: given or "ascii")
     file = tmp_path / "lake.html"
@@ -226,6 +231,18 @@ def test_a_report_ends_yesterday_by_default(
     more = ["--until", "2026-02-20", "--json"]
     document = json.loads(without_brokers("lake", "report", "--out", str(file), *more).stdout)
     assert document["last"] == "2026-02-20"
+
+
+@pytest.mark.usefixtures("watched")
+def test_no_page_is_made_of_a_place_without_a_lake(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("marshal_py.spark.lake.report.render_lake", lambda *_: "<html>")
+    monkeypatch.setattr("marshal_py.spark.lake.tables.Lake.exists", lambda *_: False)
+    file = tmp_path / "lake.html"
+    done = without_brokers("lake", "report", "--lake", "/none", "--out", str(file))
+    assert (done.exit_code, file.exists()) == (2, False)
+    assert "there is no lake at /none: " in " ".join(done.stderr.split())
 
 
 def test_a_report_that_cannot_be_written_starts_no_spark(

@@ -33,6 +33,10 @@ class Lake:
     def check_version(self, _spark: object) -> None:
         pass
 
+    def check_is_there(self, _spark: object) -> None:
+        if not self.tables:
+            raise ConfigurationError("there is no lake")
+
     def path(self, table: str) -> str:
         return f"/lake/{table}"
 
@@ -87,6 +91,12 @@ def test_what_is_old_is_deleted_and_counted_before_files_go() -> None:
         "VACUUM delta.`/lake/bronze.coordination` RETAIN 1.0 HOURS",
     ]
     assert lake.settings == {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
+
+
+def test_a_place_without_a_lake_is_not_cared_for() -> None:
+    """Of a name with a fault in it each night would be well, and the lake would grow."""
+    with pytest.raises(ConfigurationError, match="there is no lake"):
+        Lake([]).maintain()
 
 
 def test_where_nothing_is_old_nothing_is_deleted() -> None:

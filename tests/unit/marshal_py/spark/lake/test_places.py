@@ -19,7 +19,7 @@ from harvest.spark.lake import add_archive, add_table
 from marshal_py.errors import ConfigurationError
 from marshal_py.spark.lake.maintenance import maintain
 from marshal_py.spark.lake.report import _lines, _section, _tiles
-from marshal_py.spark.lake.sql import fill, table_name, time_literal
+from marshal_py.spark.lake.sql import days_before, fill, table_name, time_literal
 from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
 from tests.unit.marshal_py.spark.test_audit_report import at, cells
 
@@ -58,6 +58,8 @@ def test_a_bucket_is_written_to_only_where_no_commit_can_be_overwritten() -> Non
     for place in ("s3://b/lake", "s3n://b/lake", "S3://b/lake"):
         with pytest.raises(ConfigurationError, match="Spark knows S3 as s3a://"):
             Lake.to_write(cast(Any, Session(**{LOG_STORE: "x"})), place)
+        with pytest.raises(ConfigurationError, match="Spark knows S3 as s3a://"):
+            Lake.at(place)
     with pytest.raises(ConfigurationError, match="could overwrite each other's commits"):
         Lake.to_write(cast(Any, Session()), "s3a://b/lake")
     session = Session(**{LOG_STORE: "x"})
@@ -104,6 +106,7 @@ def test_a_lake_of_a_later_version_is_refused(
         selectExpr=lambda _: SimpleNamespace(collect=lambda: [(latest,)]),
     )
     monkeypatch.setattr(Lake, "frame", lambda *_: frame)
+    monkeypatch.setattr(Lake, "check_is_there", lambda *_: None)
     lake, session = Lake.at("/lake"), cast(Any, Session())
     whoever_writes: list[Callable[[], object]] = [
         lambda: lake.check_version(session),
@@ -137,23 +140,103 @@ def test_a_table_that_cannot_be_read_is_not_taken_for_one_that_was_never_written
         assert not lake.exists(spark, "gold.lag")
 
 
+@pytest.mark.parametrize("table", ["gold.runs", "bronze.outbox_rows", None])
+def test_a_place_has_a_lake_when_it_has_a_table(
+    monkeypatch: pytest.MonkeyPatch, table: str | None
+) -> None:
+    monkeypatch.setattr(Lake, "exists", lambda _self, _spark, name: name == table)
+    with (
+        contextlib.nullcontext()
+        if table
+        else pytest.raises(ConfigurationError, match="there is no lake at /lake: ")
+    ):
+        Lake.at("/lake").check_is_there(cast(Any, None))
+
+
+def test_days_may_be_kept_and_shown_for_ever() -> None:
+    day = dt.date(2026, 3, 1)
+    assert days_before(day, 59) == dt.date(2026, 1, 1)
+    assert days_before(day, 10**9) == dt.date(1, 1, 1)
+
+
 def test_names_and_moments_are_written_as_sql_reads_them() -> None:
     assert table_name("/a`b") == "delta.`/a``b`"
     assert time_literal(at(1.5)) == "TIMESTAMP '2026-03-01 00:00:01.500000'"
 
 
+def table_at(location: str, kind: str = "Type: EXTERNAL", provider: str = "delta") -> str:
+    """What a catalog says of a table."""
+    return f"Table: gold_lag\n{kind}\nProvider: {provider}\nLocation: {location}\nSerde: x\n"
+
+
+class Catalog:
+    """A session whose catalog has these tables; a lake has `gold.lag` alone."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **tables: str) -> None:
+        self.said: list[str] = []
+        self._rows = [{"tableName": name, "information": said} for name, said in tables.items()]
+        monkeypatch.setattr(Lake, "exists", lambda _self, _spark, table: table == "gold.lag")
+
+    def sql(self, statement: str) -> Any:
+        self.said.append(statement)
+        return SimpleNamespace(collect=lambda: self._rows)
+
+    def register(self, place: str, schema: str) -> list[str]:
+        Lake.at(place).register(cast(Any, self), schema)
+        return self.said
+
+
 def test_tables_are_registered_by_names_and_places_as_sql_reads_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said: list[str] = []
-    spark = cast(Any, SimpleNamespace(sql=said.append))
-    monkeypatch.setattr(Lake, "exists", lambda _self, _spark, table: table == "gold.lag")
-    Lake.at("/it's a \\ lake").register(spark, "days`")
-    assert said == [
+    catalog = Catalog(monkeypatch)
+    assert catalog.register("/it's a \\ lake", "days`") == [
         "CREATE SCHEMA IF NOT EXISTS `days```",
+        "SHOW TABLE EXTENDED IN `days``` LIKE 'bronze_*|silver_*|gold_*'",
         "CREATE TABLE IF NOT EXISTS `days```.`gold_lag` USING delta "
         "LOCATION '/it\\'s a \\\\ lake/gold/lag'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("location", "place", "is_there"),
+    [
+        ("file:/lake", "/lake", True),
+        ("file:/lake", "file:///lake", True),
+        ("s3a://b/lake", "s3a://b/lake/", True),
+        ("hdfs://name:1/lake", "hdfs:///lake", True),
+        ("file:/a b#c?d%20", "/a b#c?d%20", True),
+        ("file:/lake", "/lake2", False),
+        ("s3a://b/lake", "s3a://c/lake", False),
+        ("s3a://b/lake", "/lake", False),
+        ("hdfs://name/lake", "s3a://name/lake", False),
+    ],
+)
+def test_a_lake_that_has_moved_is_the_one_that_the_catalog_knows(
+    monkeypatch: pytest.MonkeyPatch, location: str, place: str, is_there: bool
+) -> None:
+    """Its tables would be those of the old place, as they were when it was left."""
+    catalog = Catalog(monkeypatch, gold_lag=table_at(f"{location}/gold/lag"))
+    found = [said.split()[0] for said in catalog.register(place, "days")[2:]]
+    assert found == ([] if is_there else ["DROP", "CREATE"])
+
+
+@pytest.mark.parametrize(
+    "information",
+    [
+        table_at("file:/warehouse/gold_lag", "Type: MANAGED"),
+        table_at("file:/lake/gold/lag", provider="parquet"),
+        "Type: VIEW\nView Text: SELECT 1\n",
+    ],
+)
+def test_what_has_a_tables_name_in_the_catalog_and_is_none_of_a_lake_stays(
+    monkeypatch: pytest.MonkeyPatch, information: str
+) -> None:
+    """To drop a table that is not at a place of its own is to delete its rows."""
+    catalog = Catalog(monkeypatch, gold_lag=information)
+    with pytest.raises(ConfigurationError, match="--schema days: gold_lag is there, and no table"):
+        catalog.register("/lake", "days")
+    assert len(catalog.said) == 2
 
 
 class Writer:
