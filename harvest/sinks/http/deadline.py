@@ -9,18 +9,24 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Any, Final
 
 import httpcore
 
-__all__ = ["Deadline", "DeadlineBackend"]
+__all__ = ["Deadline", "DeadlineBackend", "NameLookupTimeout"]
 
 
 _KEPT_BYTES: Final = 32_768
 _PIECE_BYTES: Final = 16_384
 """So much is written at a time: who takes bytes slowly is given no more time for each of them."""
+
+
+class NameLookupTimeout(httpcore.ConnectTimeout):
+    """The addresses of a host were not found in time."""
 
 
 class Deadline:
@@ -85,7 +91,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 class DeadlineBackend(httpcore.NetworkBackend):
-    """Opens connections for one thread. The deadline holds for connecting, too.
+    """Opens connections for one thread. The deadline holds for connecting, and for the name, too.
 
     Of a host with several addresses, each has its share of the time that is left: the first may
     drop what is sent to it.
@@ -105,7 +111,7 @@ class DeadlineBackend(httpcore.NetworkBackend):
     ) -> httpcore.NetworkStream:
         """See `httpcore.NetworkBackend`."""
         del timeout
-        addresses = _addresses(host, port)
+        addresses = _addresses(host, port, self._deadline)
         for left in range(len(addresses), 0, -1):
             share_s = self._deadline.left_s(httpcore.ConnectTimeout) / left
             try:
@@ -119,7 +125,29 @@ class DeadlineBackend(httpcore.NetworkBackend):
         raise httpcore.ConnectError(f"{host} has no address")
 
 
-def _addresses(host: str, port: int) -> list[str]:
+def _addresses(host: str, port: int, deadline: Deadline) -> list[str]:
+    """Look up a host's addresses, as numbers.
+
+    The system's resolver has time-outs of its own, and knows of no other: so it is asked in a
+    thread, which is left to itself when the time is up.
+    """
+    answer: Future[list[str]] = Future()
+
+    def look_up() -> None:
+        try:
+            answer.set_result(_look_up(host, port))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    left_s = deadline.left_s(httpcore.ConnectTimeout)
+    threading.Thread(target=look_up, name="harvest-lookup", daemon=True).start()
+    try:
+        return answer.result(left_s)
+    except TimeoutError:
+        raise NameLookupTimeout(host) from None
+
+
+def _look_up(host: str, port: int) -> list[str]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -3027,7 +3027,13 @@ HARVESTERS: tuple[Noticed, ...] = (
         "an address keeps its interface",
         "harvest.sinks.http.deadline",
         "unit/harvest/sinks/test_http_exchange.py::test_a_link_local_address_keeps_its_interface",
-        ("_addresses", "socket.getnameinfo(address, numeric)[0]", "str(address[0])"),
+        ("_look_up", "socket.getnameinfo(address, numeric)[0]", "str(address[0])"),
+    ),
+    noticed(
+        "a name is looked up for no longer than an exchange may take",
+        "harvest.sinks.http.deadline",
+        "unit/harvest/sinks/test_http_exchange.py::test_a_name_that_is_not_looked_up_in_time_is_waited_for_no_longer",
+        ("_addresses", "answer.result(left_s)", "answer.result()"),
     ),
     noticed(
         "a NATS server that gives no answer leaves time for the next",

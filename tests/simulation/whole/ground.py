@@ -103,7 +103,7 @@ class _Ground:
         self.put(client_module, "new_instance_id", self.instance_id)
         self.put(relay_leader_module, "random", random_numbers)
         self.put(deadline_module, "httpcore", _Httpcore(self.cluster))
-        self.put(deadline_module, "_addresses", lambda host, _: [host])
+        self.put(deadline_module, "_addresses", lambda host, *_: [host])
         self.put(wal_leader_module, "select", sockets.SELECT)
         self.put(wal_leader_module, "socket", sockets.SOCKET)
         self.put(driver_module, "atexit", types.SimpleNamespace(register=lambda *_: None))

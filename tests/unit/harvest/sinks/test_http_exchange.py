@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -379,6 +380,24 @@ def test_a_host_that_is_not_known_cannot_be_connected_to(monkeypatch: pytest.Mon
     outcome = HttpSink(HttpEndpoint("http://h/")).send(Row(1, "t", b"k", b"{}"), "key", 7)
     assert outcome.unavailable
     assert "Name or service not known" in str(outcome.error)
+
+
+def test_a_name_that_is_not_looked_up_in_time_is_waited_for_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The resolver's own time-outs may be minutes, and a thread of the relay would be held."""
+    is_over = threading.Event()
+
+    def look_up(*_: object, **__: object) -> list[Any]:
+        is_over.wait(5)
+        raise socket.gaierror(socket.EAI_AGAIN, "too late")
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    sink = HttpSink(HttpEndpoint("http://far.away/", timeout_ms=300))
+    outcome = sink.send(Row(1, "t", b"k", b"{}"), "key", 7)
+    is_over.set()
+    assert outcome.unavailable
+    assert outcome.error == "no answer within 300 ms (NameLookupTimeout)"
 
 
 def test_who_answers_and_reads_no_more_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
