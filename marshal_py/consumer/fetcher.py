@@ -237,7 +237,7 @@ class Fetcher:
         if self._is_left:
             close_consumer(self._kafka)
             return 0
-        if self._pulse.stopped(time.monotonic()):
+        if is_ready and self._pulse.stopped(time.monotonic()):
             hangs = MarshalError(
                 f"the Kafka client that fetches messages hangs: it gave no sign of life for "
                 f"{self._pulse.limit_s:g} s. Close this consumer, and start another"

@@ -1958,6 +1958,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Transactions.close", "        self._nobody.close()\n", ""),
     ),
     noticed(
+        "a client that is not asked for anything does not hang",
+        f"{CONSUMER}.fetcher",
+        f"{OF_CONSUMER}/test_fetcher.py::test_a_client_that_is_not_asked_for_anything_does_not_hang",
+        ("Fetcher.fetch", "if is_ready and self._pulse", "if self._pulse"),
+    ),
+    noticed(
         "kept messages come in batches",
         f"{CONSUMER}.fetcher",
         f"{OF_CONSUMER}/test_fetcher.py::test_what_was_kept_for_a_range_comes_in_batches_of_the_usual_size",
@@ -3357,7 +3363,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "a fetcher whose client hangs says so",
         f"{CONSUMER}.fetcher",
         f"{OF_CONSUMER}/test_fetcher.py::test_who_gives_no_sign_of_life_hangs",
-        ("Fetcher.fetch", "if self._pulse.stopped(time.monotonic()):", "if False:"),
+        ("Fetcher.fetch", "if is_ready and self._pulse.stopped(time.monotonic()):", "if False:"),
     ),
     noticed(
         "a reader whose client hangs says so",

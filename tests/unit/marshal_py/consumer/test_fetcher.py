@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from marshal_py.client.headers import UNREADABLE
+from marshal_py.client.pulse import PULSE_S
 from marshal_py.consumer import fetcher as fetcher_module
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.fetcher import AGAIN_S, HEAR_S
@@ -380,6 +381,29 @@ def test_a_client_that_cannot_be_made_now_is_made_a_moment_later(
     after.come = [message(7)]
     assert fetcher.fetch(1) == 1
     assert part.fetched == 8
+
+
+def test_a_client_that_is_not_asked_for_anything_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may take an hour until somebody sees that a key does not fit."""
+    world = Rotating(monkeypatch)
+    world.hold("t", 0, 7)
+    world.is_torn = True
+    world.fetcher.reconnect(["u"])
+
+    def fetch_for(seconds: int) -> None:
+        for _ in range(seconds):
+            world.clock[0] += AGAIN_S
+            assert world.fetcher.fetch(1) == 0
+
+    fetch_for(3_600)
+    assert world.core.wakeup.failure is None
+    world.is_torn = False
+    fetch_for(int(PULSE_S) - 2)
+    assert world.made[1].assigned == {("t", 0): 7}
+    with pytest.raises(MarshalError, match="gave no sign of life"):
+        fetch_for(5)
 
 
 def test_what_ctrl_c_lost_comes_before_what_is_only_heard(monkeypatch: pytest.MonkeyPatch) -> None:
