@@ -117,6 +117,24 @@ def test_who_may_not_make_the_table_is_told_what_to_grant() -> None:
         Refusing(SchemaError("denied")).register(OURS)
 
 
+class Silent(Refusing):
+    """It answers nothing at all."""
+
+    def _statement(self, template: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        del template, parameters
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("no answer"), SchemaError("denied")])
+def test_who_cannot_ask_does_not_find_that_nobody_was_there(error: HarvestError) -> None:
+    """He would take the database for another one, and rows to be of mark mode."""
+    store = Silent(error)
+    for ask in (store.registration, store.source):
+        with pytest.raises(HarvestError) as caught:
+            ask()
+        assert caught.value is error
+
+
 def test_of_two_who_make_it_at_once_one_finds_the_other() -> None:
     assert Refusing(StoreUnavailable("duplicate"), theirs=True).register(OURS) == THEIRS
 

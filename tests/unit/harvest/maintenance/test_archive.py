@@ -65,6 +65,41 @@ def test_a_folder_without_a_name_is_not_the_one_where_one_happens_to_be() -> Non
         ParquetArchive("", "outbox")
 
 
+def test_a_folder_in_a_folder_is_made_and_nothing_is_kept_of_nothing(tmp_path: Path) -> None:
+    class Empty(Store):
+        def extent(self, partition: Partition) -> Extent:
+            del partition
+            return Extent(0)
+
+        def rows(self, partition: Partition, limit: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+            del partition, limit
+            return iter(())
+
+    archive = ParquetArchive(tmp_path / "kept" / "shop", "outbox")
+    assert archive.keep(PARTITION, Empty()) == Extent(0)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+    archive.keep(PARTITION, Store())  # type: ignore[arg-type]
+    assert [file.path for file in archive.files()] == [archive.path(PARTITION)]
+
+
+def test_files_come_in_the_order_of_their_ids(tmp_path: Path) -> None:
+    for bounds in ("1000-1999", "200-299", "10000-10099", "-5-9", "20000"):
+        (tmp_path / f"outbox-{bounds}.parquet").touch()
+    (tmp_path / "outbox2-0-99.parquet").touch()
+    files = ParquetArchive(tmp_path, "outbox").files()
+    assert [(file.low, file.high) for file in files] == [(200, 300), (1000, 2000), (10000, 10100)]
+
+
+def test_a_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path) -> None:
+    archive = ParquetArchive(tmp_path, "outbox")
+    archive.path(PARTITION).write_bytes(b"of a disk that was full")
+    with pytest.raises(ArchiveError, match=r"outbox-0-99\.parquet could not be"):
+        archive.keep(PARTITION, Store())  # type: ignore[arg-type]
+    with pytest.raises(ArchiveError, match=r"outbox-0-99\.parquet cannot be read"):
+        list(archive.read(0, 99))
+    assert list(archive.read(100, 200)) == []
+
+
 def test_both_ends_of_what_is_read_are_in_it_and_other_files_are_left_alone(tmp_path: Path) -> None:
     archive = ParquetArchive(tmp_path, "outbox")
     archive.keep(PARTITION, Store())  # type: ignore[arg-type]

@@ -43,6 +43,13 @@ def test_ids_that_outran_the_partitions_are_stepped_over() -> None:
     assert created == ((800, 900), (900, 1000))
 
 
+def test_where_ids_are_being_drawn_no_partition_is_begun() -> None:
+    """Rows that are in the default partition by then would be in its way, again and again."""
+    found = Inventory((part(0),), 100, stray=1)
+    assert plan(found, [at(100)], POLICY).create == ((200, 300),)
+    assert plan(found._replace(drawn=799), [at(799)], POLICY).create == ((900, 1000),)
+
+
 def test_only_what_every_shard_has_published_is_dropped() -> None:
     found = Inventory((part(0), part(100), part(200)), 250)
     assert plan(found, [at(250), at(150)], POLICY).drop == (part(0),)

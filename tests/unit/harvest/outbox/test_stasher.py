@@ -15,6 +15,7 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from harvest import InvalidRecord, NoTransaction, OutboxRecord, Stasher, UnsupportedConnection
+from harvest.core.message import unpack_message
 
 DDL = """
 CREATE TABLE outbox (
@@ -112,6 +113,31 @@ def test_messages_are_for_postgresql_alone(sqlite: sqlite3.Connection) -> None:
         Stasher(mode="message").stash_returning(sqlite, [RECORD])
 
 
+def test_a_message_is_what_its_record_was_prepared_to(driver: types.ModuleType) -> None:
+    def prepare(record: OutboxRecord) -> OutboxRecord:
+        return OutboxRecord(record.topic, record.key, record.value, {"all": "share"})
+
+    driver.paramstyle = "format"  # type: ignore[attr-defined]
+    connection = FakeConnection()
+    records = [RECORD, OutboxRecord("bills", "k", None)]
+    assert Stasher("shop", mode="message", prepare=prepare).stash_many(connection, records) == 2
+    ((statement, given),) = connection.executed
+    assert statement.count("pg_logical_emit_message(true, CAST(%s AS text)") == 2
+    assert given[::2] == ("harvest.shop", "harvest.shop")
+    shared = ((b"all",), (b"share",))
+    assert [unpack_message(content) for content in given[1::2]] == [
+        ("orders", b"k", b"v", *shared),
+        ("bills", b"k", None, *shared),
+    ]
+
+
+def test_what_fits_into_no_message_is_refused(driver: types.ModuleType) -> None:
+    driver.paramstyle = "format"  # type: ignore[attr-defined]
+    long_name = OutboxRecord("t", "k", "v", {"n" * 70_000: "v"})
+    with pytest.raises(InvalidRecord, match="fits into no message: it is too long"):
+        Stasher(mode="message").stash(FakeConnection(), long_name)
+
+
 def test_sqlalchemy_connection_and_session() -> None:
     engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool)
     with engine.begin() as connection:
@@ -195,6 +221,7 @@ VALUES = ("orders", "k", "v", ["a"], ["1"])
         ("pyformat", "%s, %s, %s, %s, %s", VALUES),
         ("qmark", "?, ?, ?, ?, ?", VALUES),
         ("numeric", ":1, :2, :3, :4, :5", VALUES),
+        ("numeric_dollar", "$1, $2, $3, $4, $5", VALUES),
         ("named", ":p0, :p1, :p2, :p3, :p4", {f"p{n}": v for n, v in enumerate(VALUES)}),
     ],
 )
@@ -231,6 +258,25 @@ def test_a_driver_that_commits_by_itself_is_refused(
     connection = FakeConnection()
     vars(connection).update(said)
     with pytest.raises(NoTransaction) if is_refused else nullcontext():
+        Stasher().stash(connection, RECORD)
+    assert bool(connection.executed) is not is_refused
+
+
+@pytest.mark.parametrize(
+    ("autocommit", "status", "is_refused"),
+    [(True, 0, True), (True, 2, False), (False, 0, False)],
+)
+def test_a_transaction_that_was_begun_by_hand_is_one_to_psycopg2(
+    monkeypatch: pytest.MonkeyPatch, autocommit: bool, status: int, is_refused: bool
+) -> None:
+    module = types.ModuleType("psycopg2")
+    module.paramstyle = "pyformat"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "psycopg2", module)
+    for cls in (FakeConnection, FakeCursor):
+        monkeypatch.setattr(cls, "__module__", "psycopg2.extensions")
+    connection = FakeConnection()
+    vars(connection).update(autocommit=autocommit, get_transaction_status=lambda: status)
+    with pytest.raises(NoTransaction, match="psycopg2") if is_refused else nullcontext():
         Stasher().stash(connection, RECORD)
     assert bool(connection.executed) is not is_refused
 
@@ -272,6 +318,7 @@ def test_text_and_bytes_are_converted_to_what_the_column_is(
     [
         (OutboxRecord("t", b"\xff", "v"), "key is not UTF-8.*BYTEA"),
         (OutboxRecord("t", "k", "a\x00b"), "value holds a NUL.*BYTEA"),
+        (OutboxRecord("t", b"a\x00b", "v"), "key holds a NUL.*BYTEA"),
         (OutboxRecord("t", "\ud800", "v"), "key has no UTF-8 form.*give bytes"),
         (OutboxRecord("t", "k", "\ud800"), "value has no UTF-8 form"),
         (OutboxRecord("t", "k", "v", {"h": "\ud800"}), "headers, 'h' has no UTF-8 form"),
