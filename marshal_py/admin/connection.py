@@ -95,13 +95,13 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """Return the librdkafka settings in a properties or YAML file.
+    """Return the librdkafka settings in a properties or YAML file, in UTF-8.
 
     A properties file has a `key=value` on each line, and comments after `#` or `!`. A YAML file
     (`.yaml`, `.yml`) has a mapping; nested keys are joined by dots. Raises `ConfigurationError`.
     """
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8-sig")  # some editors begin a file with a mark of its encoding
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigurationError(f"--config {path}: {reason}") from None

@@ -45,7 +45,7 @@ def java_settings(config: Mapping[str, Any]) -> dict[str, str]:
 
     Keys that begin with ``kafka.`` are the Java client's already and win. Knows brokers, security
     protocol, SASL with a password, and PEM files. Raises `ConfigurationError`, naming the setting
-    and never its value, for one that has no translation here.
+    and never its value, for one that has no translation here, or a file that cannot be read.
     """
     given = {name: str(value) for name, value in config.items() if not name.startswith("kafka.")}
     found: dict[str, str] = {}
@@ -67,8 +67,9 @@ def java_settings(config: Mapping[str, Any]) -> dict[str, str]:
     key, key_password = given.pop("ssl.key.location", None), given.pop("ssl.key.password", None)
     if certificate is not None and key is not None:
         found["kafka.ssl.keystore.type"] = "PEM"
-        found["kafka.ssl.keystore.certificate.chain"] = Path(certificate).read_text()
-        found["kafka.ssl.keystore.key"] = Path(key).read_text()
+        chain = _text_of("ssl.certificate.location", certificate)
+        found["kafka.ssl.keystore.certificate.chain"] = chain
+        found["kafka.ssl.keystore.key"] = _text_of("ssl.key.location", key)
         if key_password is not None:
             found["kafka.ssl.key.password"] = key_password
     has_java_names = any(name.startswith(("kafka.ssl.", "kafka.sasl.")) for name in config)
@@ -82,6 +83,13 @@ def java_settings(config: Mapping[str, Any]) -> dict[str, str]:
             )
     # What else there is tunes librdkafka, and means nothing to Java.
     return found | {name: str(v) for name, v in config.items() if name.startswith("kafka.")}
+
+
+def _text_of(name: str, file: str) -> str:
+    try:  # what stands between the certificates are notes, in any encoding
+        return Path(file).read_text("utf-8-sig", "replace")
+    except OSError as error:
+        raise ConfigurationError(f"{name} cannot be read: {error.strerror}") from None
 
 
 def _quoted(text: str) -> str:

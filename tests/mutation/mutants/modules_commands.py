@@ -1960,6 +1960,24 @@ COMMANDS: tuple[Noticed, ...] = (
         ("java_settings", 'f"{name} has no translation', 'f"{name}={value} has no translation'),
     ),
     noticed(
+        "certificates are read whatever stands beside them",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_certificates_are_handed_over_as_text_and_the_authority_as_a_file",
+        ("_text_of", '"utf-8-sig", "replace"', ""),
+    ),
+    noticed(
+        "a certificate that is not there is named",
+        f"{SPARK}.kafka",
+        f"{OF_SPARK}/test_kafka.py::test_a_certificate_that_is_not_there_is_named",
+        ("_text_of", "except OSError as", "except ZeroDivisionError as"),
+    ),
+    noticed(
+        "a file of settings may begin with a mark of its encoding",
+        "marshal_py.admin.connection",
+        "unit/marshal_py/admin/test_connection.py::test_a_file_is_in_utf_8_with_a_mark_or_without",
+        ("read_config_file", '"utf-8-sig"', ""),
+    ),
+    noticed(
         "a setting without a translation is refused",
         f"{SPARK}.kafka",
         f"{OF_SPARK}/test_kafka.py::test_what_has_no_translation_is_named_without_its_value",

@@ -64,6 +64,18 @@ def test_a_file_that_cannot_be_read_is_named(
     assert str(file) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.properties", "sasl.username=Jürgen\n"), ("a.yaml", "sasl: {username: Jürgen}\n")],
+)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_file_is_in_utf_8_with_a_mark_or_without(
+    tmp_path: Path, name: str, text: str, mark: str
+) -> None:
+    (tmp_path / name).write_text(mark + text, "utf-8")
+    assert read_config_file(tmp_path / name) == {"sasl.username": "Jürgen"}
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="No such file"):
         read_config_file(tmp_path / "none.properties")

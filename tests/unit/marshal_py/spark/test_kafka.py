@@ -45,7 +45,7 @@ def test_a_password_is_quoted_as_java_reads_it() -> None:
 
 def test_certificates_are_handed_over_as_text_and_the_authority_as_a_file(tmp_path: Path) -> None:
     for name in ("own.pem", "key.pem"):
-        (tmp_path / name).write_text(f"text of {name}")
+        (tmp_path / name).write_bytes(f"\ufefftext of {name} f".encode() + "ü".encode("latin-1"))
     found = java_settings(
         {
             "bootstrap.servers": "b:9092",
@@ -58,9 +58,15 @@ def test_certificates_are_handed_over_as_text_and_the_authority_as_a_file(tmp_pa
     assert {name.removeprefix("kafka.ssl."): value for name, value in found.items()} == {
         "kafka.bootstrap.servers": "b:9092",
         "truststore.type": "PEM", "truststore.location": "/ca.pem",
-        "keystore.type": "PEM", "keystore.certificate.chain": "text of own.pem",
-        "keystore.key": "text of key.pem", "key.password": "secret",
+        "keystore.type": "PEM", "keystore.certificate.chain": "text of own.pem f\ufffd",
+        "keystore.key": "text of key.pem f\ufffd", "key.password": "secret",
     }  # fmt: skip
+
+
+def test_a_certificate_that_is_not_there_is_named() -> None:
+    config = {"ssl.certificate.location": "/nowhere.pem", "ssl.key.location": "/nowhere.pem"}
+    with pytest.raises(ConfigurationError, match=r"ssl\.certificate\.location .*No such file"):
+        java_settings(config)
 
 
 def test_what_has_no_translation_is_named_without_its_value() -> None:
