@@ -161,6 +161,8 @@ class AsyncLeaderWatch:
         self._watch = LeaderWatch(self._driver, name, lambda old, new: say((old, new)))
         self._end = partial(say, None)
         self._driver.on_ended.append(self._end)
+        if self._driver.has_ended:  # since the watch began: it may not have heard
+            self._end()
 
     @property
     def current(self) -> Leader | None:

@@ -1732,6 +1732,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("AsyncMarshal.try_claim", "timeout_s, ephemeral=ephemeral", "timeout_s"),
     ),
     noticed(
+        "asyncio: a watch of a client that has just ended ends",
+        f"{CLIENT}.aio",
+        f"{OF_CLIENT}/test_aio.py::test_a_watch_of_a_client_that_has_just_ended_ends_at_once",
+        ("AsyncLeaderWatch.__init__", "if self._driver.has_ended:", "if False:"),
+    ),
+    noticed(
         "asyncio: a watch that is closed is told of nothing",
         f"{CLIENT}.aio",
         f"{OF_CLIENT}/test_aio.py::test_changes_of_leaders_end_with_the_client_and_with_the_watch",

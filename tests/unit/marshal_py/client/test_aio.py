@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from marshal_py import AsyncMarshal
-from marshal_py.client.aio import AsyncClaim, AsyncLeadership
+from marshal_py.client.aio import AsyncClaim, AsyncLeadership, AsyncLeaderWatch
 from marshal_py.client.marshal import driver_of, registry_of
 from marshal_py.client.waiting import Steps
 from marshal_py.errors import ClaimTimeout
 from marshal_py.testing import TestBroker
+from tests.unit.marshal_py.client.test_leader_election import Driver
 
 INTERVAL_MS = 5_000
 
@@ -255,6 +256,18 @@ def test_changes_of_leaders_end_with_the_client_and_with_the_watch(
             assert driver_of(marshal.sync).on_ended == [], (
                 "of a watch that was closed nothing stays"
             )
+
+    run(main())
+
+
+def test_a_watch_of_a_client_that_has_just_ended_ends_at_once() -> None:
+    """Who ended is heard of once: whoever comes a moment later would wait for ever."""
+    driver = Driver()
+    driver.has_ended = True
+    marshal: Any = SimpleNamespace(_driver=driver)
+
+    async def main() -> None:
+        assert [change async for change in AsyncLeaderWatch(marshal, "x")] == []
 
     run(main())
 
