@@ -29,10 +29,14 @@ __all__ = ["add_archive", "add_table", "table_of"]
 _ADD: Final = """
 MERGE INTO {path} AS known
 USING {rows} AS found
-ON known.outbox = found.outbox AND known.id = found.id AND known.day = found.day
-  AND known.day BETWEEN {first} AND {last}
+ON known.outbox = found.outbox AND known.id = found.id AND known.day <=> found.day
+  AND {days}
 WHEN NOT MATCHED THEN INSERT *
 """
+_BETWEEN: Final = "known.day BETWEEN {} AND {}"
+_AT: Final = "IF(year(timestamp_millis(at_ms)) BETWEEN 2 AND 9998, timestamp_millis(at_ms), NULL)"
+"""An infinite time is none in an archive; of a table's Spark makes the last day of all, or the
+first."""
 _TRIES: Final = 5
 """Rows of another outbox may be added at the same moment: Delta lets one of two go first."""
 _OTHERS_FIRST: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
@@ -169,11 +173,14 @@ def _add(spark: SparkSession, lake: Lake, rows: DataFrame) -> int:
         _beside_others(lambda: lake.append("bronze.outbox_rows", rows.limit(0)))
     rows = rows.dropDuplicates(["outbox", "id", "day"]).persist()  # two files may have one row
     try:
-        first, last = rows.selectExpr("min(day)", "max(day)").collect()[0]
-        if first is None:
+        days = rows.selectExpr("min(day)", "max(day)", "count_if(day IS NULL)").collect()[0]
+        first, last, without = days
+        which = [] if first is None else [_BETWEEN.format(*map(date_literal, (first, last)))]
+        which += ["known.day IS NULL"] if without else []
+        if not which:
             return 0
-        days = {"first": date_literal(first), "last": date_literal(last)}
-        query = fill(_ADD, path=table_name(lake.path("bronze.outbox_rows")), **days)
+        path = table_name(lake.path("bronze.outbox_rows"))
+        query = fill(_ADD, path=path, days=f"({' OR '.join(which)})")
         return _beside_others(
             lambda: int(spark.sql(query, rows=rows).collect()[0]["num_inserted_rows"])
         )
@@ -233,10 +240,10 @@ def _rows(frame: DataFrame, outbox: str) -> DataFrame:
         .selectExpr(
             "outbox",
             "a AS id",
-            "timestamp_millis(at_ms) AS at",
+            f"{_AT} AS at",
             "topic",
             "key",
             "cast(value AS binary) AS value",
-            "to_date(timestamp_millis(at_ms)) AS day",
+            f"to_date({_AT}) AS day",
         )
     )

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import shutil
 import threading
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harvest.errors import ConfigurationError
-from harvest.spark.lake import _of_newest_day, add_archive
+from harvest.spark.lake import _of_newest_day, _rows, add_archive
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake, spark_types
 
 if TYPE_CHECKING:
@@ -32,10 +33,17 @@ class Archive:
         self.spark, self.at = spark, at
         self.lake = Lake.at(str(at / "lake"))
 
-    def write(self, name: str, *ids: int, folder: str = "archive") -> Path:
-        """A file with these rows, each a millisecond after its day began but the first."""
+    def write(
+        self, name: str, *ids: int, folder: str = "archive", endless: Collection[int] = ()
+    ) -> Path:
+        """A file with these rows, each a millisecond after its day began but the first.
+
+        `endless`: rows whose time is infinite, which is none here.
+        """
         (self.at / folder).mkdir(exist_ok=True)
-        created = [MIDNIGHT + dt.timedelta(milliseconds=id - 1) for id in ids]
+        created = [
+            None if id in endless else MIDNIGHT + dt.timedelta(milliseconds=id - 1) for id in ids
+        ]
         columns: dict[str, Any] = {
             "id": pa.array(ids, pa.int64()),
             "create_time": pa.array(created, pa.timestamp("us", tz="UTC")),
@@ -149,6 +157,34 @@ def test_a_row_that_is_in_two_files_or_was_in_a_table_before_is_there_once(
     archive.write("c", 0, 1, 2, 3)
     assert archive.add() == 1
     assert archive.rows("id") == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_row_of_no_day_is_there_once_though_its_file_is_read_again(
+    spark: SparkSession, archive: Archive
+) -> None:
+    archive.write("a", 1, 2, endless=[2])
+    archive.write("b", 2, 3, endless=[2, 3])
+    assert archive.add() == 3
+    archive.write("c", 4, endless=[4])  # a batch without a day
+    assert archive.add() == 1
+    shutil.rmtree(archive.lake.checkpoint(f"outbox_rows/{BOX}"))
+    assert archive.add() == 0
+    days = [None if id > 1 else MIDNIGHT.date() for id in range(1, 5)]
+    assert archive.rows("id", "day") == [*zip(range(1, 5), days, strict=True)]
+    # A table's infinite times, as Spark's JDBC reader has them, are no others.
+    ends = "TIMESTAMP '9999-12-31 23:59:59.999', TIMESTAMP '0001-01-03', TIMESTAMP '0001-01-01'"
+    times = spark.sql(f"SELECT explode(array({ends}, TIMESTAMP '9998-12-31'))")
+    of_table = times.selectExpr(
+        "1L AS id",
+        "col AS create_time",
+        "'t' AS kafka_topic",
+        "CAST(NULL AS binary) AS kafka_key",
+        "CAST(NULL AS binary) AS kafka_value",
+        "CAST(array() AS array<string>) AS kafka_header_keys",
+        "CAST(array() AS array<binary>) AS kafka_header_values",
+    )
+    found = [row["day"] for row in _rows(of_table, BOX).collect()]
+    assert found == [None, None, None, dt.date(9998, 12, 31)]
 
 
 def test_an_archive_that_was_moved_is_named_and_read_again_when_the_checkpoint_is_gone(

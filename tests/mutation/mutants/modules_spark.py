@@ -1257,6 +1257,18 @@ SPARK: tuple[Noticed, ...] = (
         ("_add", '.dropDuplicates(["outbox", "id", "day"])', ""),
     ),
     noticed(
+        "a row of no day is another one each time",
+        f"{OUTBOX}.lake",
+        "spark/test_lake_rows.py::test_a_row_of_no_day_is_there_once_though_its_file_is_read_again",
+        ("", "known.day <=> found.day", "known.day = found.day"),
+    ),
+    noticed(
+        "an infinite time of a table is a day",
+        f"{OUTBOX}.lake",
+        "spark/test_lake_rows.py::test_a_row_of_no_day_is_there_once_though_its_file_is_read_again",
+        ("", "BETWEEN 2 AND 9998", "BETWEEN 1 AND 9999"),
+    ),
+    noticed(
         "a topic that one reconciliation leaves out is read on by the next",
         f"{OUTBOX}.reconcile",
         "spark/test_reconcile.py::test_a_topic_that_one_run_leaves_out_is_read_on_by_the_next",
