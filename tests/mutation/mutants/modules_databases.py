@@ -1725,6 +1725,102 @@ DATABASES: tuple[Noticed, ...] = (
         ("plan_below", "found.drawn + policy.rows // 2, policy.rows", "found.drawn, policy.rows"),
     ),
     noticed(
+        "a BIGINT UNSIGNED of MySQL is a number",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_check.py::test_a_column_that_cannot_be_used_is_named_with_the_way_out",
+        (
+            "MysqlTable._column_findings",
+            'type_name.partition("(")[0].split()[0] not in',
+            'type_name.partition("(")[0] not in',
+        ),
+    ),
+    noticed(
+        "ids that do not count by themselves are refused",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_check.py::test_a_column_that_cannot_be_used_is_named_with_the_way_out",
+        (
+            "MysqlTable._column_findings",
+            'elif column == "id" and not counts:',
+            'elif column == "id" and not required:',
+        ),
+    ),
+    noticed(
+        "MariaDB's column of marks may be empty",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_check.py::test_a_column_that_cannot_be_used_is_named_with_the_way_out",
+        ("MysqlTable._column_findings", " or required):", "):"),
+    ),
+    noticed(
+        "commits that are written once a second are warned of",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_check.py::test_settings_that_may_lose_what_was_done_are_warned_of",
+        ("MysqlTable._settings_findings", "if flush == 1:", "if flush:"),
+    ),
+    noticed(
+        "a packet of 4 MiB is large enough, and no smaller one",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_check.py::test_settings_that_may_lose_what_was_done_are_warned_of",
+        ("MysqlTable._settings_findings", "packet < _MIN_PACKET", "packet <= _MIN_PACKET"),
+    ),
+    noticed(
+        "an index on id is no primary key",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_check.py::test_without_a_primary_key_that_begins_with_id_it_is_not_well",
+        ("MysqlTable._index_finding", 'if row[2] == b"PRIMARY" and row[4]', "if row[4]"),
+    ),
+    noticed(
+        "the oldest server that is supported is",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_check.py::test_a_server_that_is_too_old_is_told",
+        ("MysqlTable._server_finding", "version < _OLDEST[kind]:", "version <= _OLDEST[kind]:"),
+    ),
+    noticed(
+        "a table without transactions is refused",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_check.py::test_an_engine_without_transactions_is_refused",
+        (
+            "MysqlTable._usable_types",
+            "[self._engine_finding(), *self._column_findings(types)]",
+            "self._column_findings(types)",
+        ),
+    ),
+    noticed(
+        "a replica that is read-only in any way is left",
+        f"{MY}.table",
+        "unit/harvest/databases/test_mysql_table.py::test_an_error_says_what_to_do_and_a_broken_connection_is_replaced",
+        ("", "_READ_ONLY: Final = {1290, 1792, 1836}", "_READ_ONLY: Final = {1290}"),
+    ),
+    noticed(
+        "ids of several servers are in no order",
+        f"{MY}.range",
+        "unit/harvest/databases/test_mysql_check.py::test_ids_of_several_servers_are_in_no_order",
+        (
+            "MysqlRangeStore._increment_finding",
+            "if (increment, offset) == (1, 1):",
+            "if increment == 1:",
+        ),
+    ),
+    noticed(
+        "a column is set aside once however it is written",
+        f"{DB}.portable_dead_letters",
+        "unit/harvest/databases/test_mysql_check.py::test_a_column_is_copied_once_however_it_is_written",
+        (
+            "PortableDeadLetters._ours_of",
+            "if name.lower() not in _NOT_OURS",
+            "if name not in _NOT_OURS",
+        ),
+    ),
+    noticed(
+        "rows of two databases are moved at once",
+        f"{MY}.dead_letters",
+        "unit/harvest/databases/test_mysql_check.py::test_who_moves_rows_of_one_database_waits_for_nobody_in_another",
+        (
+            "MysqlDeadLetters.__init__",
+            "where = f\"{self._arguments['database']}.{self._table.quoted()}\"",
+            "where = self._table.quoted()",
+        ),
+    ),
+    noticed(
         "bounds in MariaDB begin below ids that may still appear",
         f"{MY}.range",
         "contract/test_range_store.py::test_bounds_begin_below_ids_that_may_still_appear[mariadb]",

@@ -192,6 +192,9 @@ def test_what_is_no_deadlock_is_not_tried_again(driver: Driver, table: Table) ->
         (lambda: pymysql.OperationalError(2013, "lost"), StoreUnavailable, "lost", True),
         (lambda: pymysql.OperationalError(2006, "gone"), StoreUnavailable, "gone", True),
         (lambda: pymysql.InterfaceError(0, ""), StoreUnavailable, "broke off", True),
+        (lambda: pymysql.OperationalError(1290, "--read-only"), StoreUnavailable, "is read", True),
+        (lambda: pymysql.InternalError(1792, "READ ONLY"), StoreUnavailable, "is read-only", True),
+        (lambda: pymysql.OperationalError(1836, "mode"), StoreUnavailable, "is read-only", True),
         (lambda: TimeoutError("timed out"), StoreUnavailable, "does not answer", True),
     ],
 )
