@@ -23,7 +23,11 @@ from harvest.runtime.parts import check_clients
 from harvest.runtime.process import make_marshal
 from harvest.sinks.kafka.clients import connected_admin, make_client
 from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
-from harvest.sinks.kafka.settings import connection_settings, consumer_settings
+from harvest.sinks.kafka.settings import (
+    connection_settings,
+    consumer_settings,
+    producer_settings,
+)
 from marshal_py.errors import MarshalError
 
 __all__ = ["check_kafka"]
@@ -62,6 +66,7 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
     has_checkpoint = config.delivery == "transactional" or config.mode == "wal"
     if has_checkpoint and not config.destinations:
         findings.append(_check_group(config))
+        findings += _check_transactions(config, admin, min(metadata.brokers))
     known = [name for name in topics if _is_there(metadata, name)]
     missing = [name for name in topics if name not in known]
     findings += [
@@ -195,9 +200,26 @@ def _check_group(config: ReaperConfig) -> Finding:
     return Finding("checkpoint", "ok", f"{there}, in the group {group}")
 
 
-def _settings_of(admin: AdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Topic settings, of those topics that we may ask about."""
-    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+def _check_transactions(config: ReaperConfig, admin: AdminClient, broker: int) -> Iterator[Finding]:
+    """Whether transactions may last as long as they are to: else none is begun."""
+    settings = producer_settings(config.producer_config, config.sink_name)
+    lasts_ms = int(settings["transaction.timeout.ms"])
+    name = str(broker)
+    about = _settings_of(admin, [name], ConfigResource.Type.BROKER).get(name, {})
+    most_ms = int(about.get("transaction.max.timeout.ms", lasts_ms))
+    if lasts_ms > most_ms:
+        text = (
+            f"transaction.timeout.ms is {lasts_ms}, by itself or for delivery.timeout.ms: the "
+            f"brokers allow {most_ms} (transaction.max.timeout.ms)"
+        )
+        yield Finding("kafka", "error", text)
+
+
+def _settings_of(
+    admin: AdminClient, names: Sequence[str], kind: Any = ConfigResource.Type.TOPIC
+) -> dict[str, dict[str, str]]:
+    """Settings of topics, or brokers: of those that we may ask about."""
+    resources = [ConfigResource(kind, name) for name in names]
     found = {}
     for resource, future in admin.describe_configs(resources, request_timeout=_TIMEOUT_S).items():
         try:

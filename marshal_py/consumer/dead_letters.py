@@ -46,6 +46,7 @@ from marshal_py.errors import (
 )
 
 __all__ = [
+    "AGAIN_S",
     "PREFIX",
     "REPLAYED",
     "DeadLetters",

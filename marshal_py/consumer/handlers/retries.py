@@ -8,6 +8,7 @@ import time
 
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.dead_letters import (
+    AGAIN_S,
     DeadLetters,
     check_dead_letter_topics,
     dead_letter_topic_of,
@@ -64,11 +65,16 @@ class Retries:
 
     def _open_dead_letters(self) -> DeadLetters:
         settings = self._marshal.settings
-        with self._tasks.lock:
-            if self._dead_letters is None:
-                timeout_s = settings.connect_timeout_ms / 1000
-                self._dead_letters = DeadLetters(settings.kafka, timeout_s=timeout_s)
-            return self._dead_letters
+        try:
+            with self._tasks.lock:
+                if self._dead_letters is None:
+                    timeout_s = settings.connect_timeout_ms / 1000
+                    self._dead_letters = DeadLetters(settings.kafka, timeout_s=timeout_s)
+                return self._dead_letters
+        except ConfigurationError as error:
+            # The client writes with these settings: files of them are being replaced.
+            time.sleep(AGAIN_S)
+            raise BrokerUnavailable(f"no dead letter can be written: {error}") from None
 
     def failed(self, task: Task, error: BaseException) -> None:
         """The handler raised. May wait, for a dead letter to be written."""

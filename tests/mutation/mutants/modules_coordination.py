@@ -1166,6 +1166,16 @@ COORDINATION: tuple[Noticed, ...] = (
         ("DeadLetters._replace", "except ConfigurationError as", "except ZeroDivisionError as"),
     ),
     noticed(
+        "a certificate that is being replaced ends no first dead letter",
+        f"{CONSUMER}.handlers.retries",
+        f"{OF_CONSUMER}/test_dead_letters.py::test_a_first_producer_that_cannot_be_made_now_is_made_a_moment_later",
+        (
+            "Retries._open_dead_letters",
+            "except ConfigurationError as",
+            "except ZeroDivisionError as",
+        ),
+    ),
+    noticed(
         "a certificate that is being replaced ends no transactions",
         f"{CONSUMER}.transactions",
         f"{OF_CONSUMER}/test_transactions.py::test_a_client_that_cannot_be_made_now_is_made_a_moment_later",

@@ -1468,6 +1468,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a check knows how long the brokers let a transaction last",
+        "harvest.runtime.kafka_check",
+        "unit/harvest/runtime/test_kafka_check.py::test_a_transaction_that_is_to_last_longer_than_the_brokers_allow",
+        ("_check_transactions", "lasts_ms > most_ms", "lasts_ms > most_ms + 1"),
+    ),
+    noticed(
         "a check tries the producers' settings",
         "harvest.runtime.kafka_check",
         "unit/harvest/runtime/test_kafka_check.py::test_a_setting_with_which_no_harvester_starts_is_told",

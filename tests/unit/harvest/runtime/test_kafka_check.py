@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AclOperation
+from confluent_kafka.admin import AclOperation, ConfigResource
 
 from harvest.config.load import parse
 from harvest.config.model import ReaperConfig
@@ -56,6 +56,8 @@ class Cluster:
         self.in_sync: dict[tuple[str, int], int] = {}
         """How many replicas of a partition are, where it is not all."""
         self.settings: dict[str, str] | Exception = {"min.insync.replicas": "2"}
+        self.transactions_ms: str | Exception = "900000"
+        """How long the brokers let one last."""
         self.allowed: list[AclOperation] | Exception | None = [AclOperation.WRITE]
         self.own_allowed: list[AclOperation] | Exception | None = [
             AclOperation.READ,
@@ -104,7 +106,11 @@ class Cluster:
         found: Any = self.settings
         if isinstance(found, dict):
             found = {name: SimpleNamespace(value=value) for name, value in found.items()}
-        return {resource: Future(found) for resource in resources}
+        most: Any = self.transactions_ms
+        if not isinstance(most, Exception):
+            most = {"transaction.max.timeout.ms": SimpleNamespace(value=most)}
+        is_topic = ConfigResource.Type.TOPIC
+        return {each: Future(found if each.restype is is_topic else most) for each in resources}
 
     def describe_topics(self, topics: Any, **_: object) -> dict[str, Future]:
         def answer(found: Any) -> Future:
@@ -170,6 +176,26 @@ def test_a_setting_with_which_no_harvester_starts_is_told(
     [(level, text)] = cluster.findings(config(more))
     assert level == "error"
     assert says in text
+
+
+@pytest.mark.parametrize(
+    ("more", "allowed", "found"),
+    [
+        ("", "15000", ""),
+        ("", "14999", "transaction.timeout.ms is 15000"),
+        ("mode: range\nproducer: {delivery.timeout.ms: 900001}", "900000", "timeout.ms is 900001"),
+        ("delivery: idempotent", "1", ""),
+        ("", refusal(KafkaError.CLUSTER_AUTHORIZATION_FAILED), ""),
+    ],
+)
+def test_a_transaction_that_is_to_last_longer_than_the_brokers_allow(
+    cluster: Cluster, more: str, allowed: str | Exception, found: str
+) -> None:
+    """None would ever begin, and nothing be published."""
+    cluster.transactions_ms = allowed
+    told = cluster.findings(config(more))
+    assert [level for level, _ in told] == ["error"] * bool(found)
+    assert not found or found in told[0][1]
 
 
 def test_brokers_that_do_not_answer_are_all_that_is_said(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from marshal_py.consumer.dead_letters import (
     check_dead_letter_topics,
     headers_of,
 )
+from marshal_py.consumer.handlers.retries import Retries
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -200,6 +202,30 @@ def test_a_producer_that_cannot_be_replaced_now_is_replaced_a_moment_later(
     made.send("t.dlq", b"k", b"v", [])
     assert waits == [dead_letters.AGAIN_S]
     assert "ssl.key.location failed" in caplog.text
+
+
+def test_a_first_producer_that_cannot_be_made_now_is_made_a_moment_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of an `on_failure` that decides for each message, it is made for the first dead letter."""
+    settings = SimpleNamespace(kafka={}, connect_timeout_ms=1)
+    core: Any = SimpleNamespace(marshal=SimpleNamespace(settings=settings), topics=None)
+    no_options: Any = SimpleNamespace()
+    tasks: Any = SimpleNamespace(lock=threading.Lock())
+    made = Retries(core, no_options, tasks, no_options)
+    waits: list[float] = []
+    monkeypatch.setattr("marshal_py.consumer.handlers.retries.time.sleep", waits.append)
+
+    def fail(*_: object) -> None:
+        raise ConfigurationError("ssl.key.location failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dead_letters, "connect", fail)
+        with pytest.raises(BrokerUnavailable, match="ssl"):
+            made._open_dead_letters()
+    assert waits == [dead_letters.AGAIN_S]
+    monkeypatch.setattr(dead_letters, "connect", lambda *_: SlowProducer(1))
+    assert made._open_dead_letters() is made._open_dead_letters()
 
 
 def test_all_replicas_are_waited_for_whatever_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
