@@ -43,7 +43,8 @@ def processes() -> list[tuple[int, int, str]]:
     for entry in proc.iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # gone meanwhile
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                text = (entry / "stat").read_text("utf-8", "replace")  # names are any bytes
+                state, parent = text.rpartition(")")[2].split()[:2]
                 found.append((int(entry.name), int(parent), state))
     return found
 

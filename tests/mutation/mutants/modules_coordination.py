@@ -70,6 +70,44 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_check_broker_config", 'replication.factor", "3")', 'replication.factor", "1")'),
     ),
     noticed(
+        "a long log is read for an hour",
+        f"{ADMIN}.log_replay",
+        "unit/marshal_py/admin/test_log_verification.py::test_a_long_log_is_read_for_an_hour_and_how_far_is_told",
+        (
+            "LogReplay.records",
+            "time.monotonic() + REPLAY_S",
+            "time.monotonic() + self.connection.timeout_s",
+        ),
+    ),
+    noticed(
+        "how far a replay is counts from where it begins",
+        f"{ADMIN}.log_replay",
+        "unit/marshal_py/admin/test_log_verification.py::test_a_long_log_is_read_for_an_hour_and_how_far_is_told",
+        (
+            "LogReplay.records",
+            "sum(ends[p] - start for p, start in starts.items())",
+            "sum(ends.values())",
+        ),
+    ),
+    noticed(
+        "records are compared for minutes before they are trimmed",
+        f"{ADMIN}.log_trimming",
+        "unit/marshal_py/admin/test_log_trimming.py::test_records_are_compared_for_minutes",
+        ("_verify", "max(connection.timeout_s, 600.0)", "connection.timeout_s"),
+    ),
+    noticed(
+        "who only looks needs no right to write",
+        f"{ADMIN}.world_reader",
+        "unit/marshal_py/admin/test_world_reader.py::test_who_only_looks_needs_no_right_to_write",
+        ("open_reader", '        needs=("Read",),\n', ""),
+    ),
+    noticed(
+        "new replicas are spread over the brokers",
+        f"{ADMIN}.cluster_checks",
+        "unit/marshal_py/admin/test_cluster_checks.py::test_new_replicas_are_spread_over_all_brokers",
+        ("_more_replicas", "*others[turn:], *others[:turn]", "*others"),
+    ),
+    noticed(
         "a snapshot of another number of partitions trims nothing",
         f"{ADMIN}.log_trimming",
         f"{OF_ADMIN}/test_log_trimming.py::test_a_snapshot_of_another_number_of_partitions_covers_nothing",

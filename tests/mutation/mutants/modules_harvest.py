@@ -128,6 +128,54 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("divided", "max(p.epoch for p in old)", "old[0].epoch"),
     ),
     noticed(
+        "who checks the database lets go of Kafka, too",
+        f"{RUN}.registration",
+        "unit/harvest/runtime/test_switch.py::test_in_wal_mode_position_and_visit_are_looked_at",
+        (
+            "check_database",
+            "with contextlib.closing(store), contextlib.closing(record):",
+            "with contextlib.closing(store):",
+        ),
+    ),
+    noticed(
+        "a stream of NATS that was configured must take a message",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_a_nats_endpoint_is_what_was_configured",
+        ("_nats_sink", 'exclude={"servers"}', 'exclude={"servers", "stream"}'),
+    ),
+    noticed(
+        "an event has a time where one is configured",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_an_event_is_said_as_it_was_configured",
+        (
+            "CloudEventsConfig.cloudevents",
+            "None if self.time is None else",
+            "None if self.time else",
+        ),
+    ),
+    noticed(
+        "a destination knows messages by the key of the whole file",
+        f"{CONFIG}.model",
+        "unit/harvest/config/test_config.py::test_a_destination_knows_a_message_by_the_key_of_the_whole_file",
+        ("ReaperConfig.destination_sink", "self.idempotency_key)", '"{outbox}.{id}")'),
+    ),
+    noticed(
+        "NATS is told who connects",
+        "harvest.sinks.nats",
+        "unit/harvest/sinks/test_nats.py::test_credentials_that_are_gone_when_it_connects_make_it_unavailable",
+        (
+            "NatsSink._connected",
+            "user_credentials=self._endpoint.credentials_file",
+            "user_credentials=None",
+        ),
+    ),
+    noticed(
+        "what waits is counted from the shard that is farthest behind where a group changes",
+        f"{RUN}.registration",
+        "unit/harvest/runtime/test_switch.py::test_range_mode_goes_on_at_its_positions_in_another_group",
+        ("_rename", "lowest = min(", "lowest = max("),
+    ),
+    noticed(
         "a mark is of one call",
         "marshal_py.client.committed",
         "unit/harvest/sinks/test_committed_checkpoint.py::test_the_mark_of_an_earlier_call_shows_nothing",

@@ -454,6 +454,13 @@ def test_the_producers_settings_go_before_those_of_all() -> None:
             parse(text)
 
 
+def test_a_destination_knows_a_message_by_the_key_of_the_whole_file() -> None:
+    shop = "destinations: {shop: {http: {uri: 'http://h/', cloudevents: {source: s}}}}\n"
+    for key in ("{outbox}.{id}", "{topic}-{id}"):
+        sink: Any = parse(f"{OURS}idempotency_key: '{key}'\n{shop}").destination_sink("shop")
+        assert sink._endpoint.cloudevents.id.text == key
+
+
 def test_a_record_is_known_by_database_outbox_and_id() -> None:
     envelope = parse(OURS + "harvest_id: eu\noutbox: s.orders\n").envelope()
     assert envelope is not None

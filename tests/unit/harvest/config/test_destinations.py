@@ -11,6 +11,7 @@ from harvest.config.destinations import DestinationConfig
 from harvest.config.validation import validated
 from harvest.core.dispatcher import Policy
 from harvest.errors import ConfigurationError
+from harvest.sinks import nats
 from harvest.sinks.http import endpoint as http
 from harvest.sinks.kafka import destination as kafka
 
@@ -128,6 +129,38 @@ def test_an_endpoint_is_what_was_configured(monkeypatch: pytest.MonkeyPatch) -> 
     assert (found.batch, found.idempotency_header) == ("values", "X-Id")
     assert found.cloudevents is not None
     assert found.cloudevents.id.text == "{outbox}.{id}"
+
+
+def test_an_event_is_said_as_it_was_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: dict[str, Any] = {"source": "/shop", "type": "made.{topic}", "time": "{header.at}"}
+    events |= {"mode": "structured", "content_type": "text/plain"}
+    found = endpoint(monkeypatch, cloudevents=events).cloudevents
+    assert found is not None
+    assert found.time is not None
+    texts = (found.source.text, found.type.text, found.time.text)
+    assert texts == ("/shop", "made.{topic}", "{header.at}")
+    assert (found.mode, found.content_type) == ("structured", "text/plain")
+    found = endpoint(monkeypatch, cloudevents={"source": "/shop"}).cloudevents
+    assert found is not None
+    assert (found.type.text, found.time) == ("{topic}", None)
+    assert (found.mode, found.content_type) == ("binary", "application/json")
+
+
+def test_a_nats_endpoint_is_what_was_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(nats, "NatsSink", lambda *given: seen.append(given))
+    given: dict[str, Any] = {"servers": ["nats://a", "nats://b"], "subject": "s.{key}"}
+    given |= {"stream": "S", "forward_headers": False, "timeout_ms": 5}
+    given |= {"credentials_file": "c", "ca_file": "ca"}
+    made(nats=given).sink("g.outbox", {}, "{id}")
+    made(nats={"servers": ["n"]}).sink("g.outbox", {}, "{id}")
+    assert seen == [
+        (
+            nats.NatsEndpoint(("nats://a", "nats://b"), "s.{key}", "S", False, 5, "c", "ca"),
+            "g.outbox",
+        ),
+        (nats.NatsEndpoint(("n",), "{topic}"), "g.outbox"),
+    ]
 
 
 def test_one_secret_may_be_given_and_none_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

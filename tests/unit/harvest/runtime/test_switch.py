@@ -300,6 +300,11 @@ def test_range_mode_goes_on_at_its_positions_in_another_group(
     done = module._rename(RANGES, RANGES, THERE, THERE, positions, dry_run=dry_run)
     assert done.last_id == 7
     assert kafka.written == [([Position(1, 0, 2, 7)], 2)] * (not dry_run)
+    low, high = Position(1, 1, 2, 3), Position(1, 0, 2, 7)
+    left, at_most = (MemoryRangeStore(table, 0, 2).backlog(p).rows for p in (high, low))
+    assert left < at_most
+    done = module._rename(RANGES, RANGES, THERE, THERE, [high, low], dry_run=True)
+    assert (done.last_id, done.waiting) == (3, at_most)
     fewer = RANGES.model_copy(update={"shards": 1})
     with pytest.raises(ConfigurationError, match="write shards: 2 to switch"):
         module._rename(RANGES, fewer, THERE, THERE, positions, dry_run=dry_run)
@@ -445,11 +450,14 @@ def test_in_wal_mode_position_and_visit_are_looked_at(
     config = CONFIG.model_copy(update={"mode": "wal"})
     known, now = Source("s", 1, 500, visit=5), Source("s", 1, 900, visit=4 if is_old else 6)
     began: list[WalPosition] = []
-    registered = SimpleNamespace(registration=lambda: config.registration("c"), close=lambda: None)
+    closed: list[str] = []
+    registered = SimpleNamespace(
+        registration=lambda: config.registration("c"), close=lambda: closed.append("table")
+    )
     slot = SimpleNamespace(
         begin=began.append, source=lambda: now, end_of=lambda _: 900, close=lambda: None
     )
-    record = SimpleNamespace(load=lambda: known, close=lambda: None)
+    record = SimpleNamespace(load=lambda: known, close=lambda: closed.append("record"))
     monkeypatch.setattr(module, "_cluster_id", lambda _: "c")
     monkeypatch.setattr(module, "Checkpoints", lambda _: SimpleNamespace(wal=lambda: position))
     monkeypatch.setattr(module, "make_any_store", lambda _: registered)
@@ -459,7 +467,9 @@ def test_in_wal_mode_position_and_visit_are_looked_at(
     with refusal if is_old else contextlib.nullcontext():
         module.check_source(config)
     assert began == ([] if position is None else [position])
+    closed.clear()
     assert [f.level for f in module.check_database(config)] == ["ok", "error"][: 1 + is_old]
+    assert sorted(closed) == ["record", "record", "table"], "each that was opened"
 
 
 def test_a_position_that_moves_on_meanwhile_is_not_above_all_ids(

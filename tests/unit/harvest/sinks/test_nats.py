@@ -224,6 +224,7 @@ def test_credentials_that_are_gone_when_it_connects_make_it_unavailable(
     path = credentials(monkeypatch, tmp_path, CREDENTIALS)
     server = Server(monkeypatch)
     assert server.take(ROW, credentials_file=str(path)) == Outcome(200)
+    assert server.asked["user_credentials"] == str(path)
     endpoint = NatsEndpoint(("nats://n",), "s", credentials_file=str(path))
     with closing(NatsSink(endpoint)) as sink:
         path.write_bytes(b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -109,6 +110,17 @@ def test_too_few_replicas_and_the_reassignment_that_mends_it() -> None:
         assert move["partition"] == p
         assert sorted(move["replicas"]) == [1, 2, 3]
         assert move["replicas"][0] == 1 + p % 3, "the leader stays where it is"
+
+
+def test_new_replicas_are_spread_over_all_brokers() -> None:
+    brokers = tuple(range(1, 7))
+    parts = tuple(PartitionFacts(p, b, (b,), (b,)) for p, b in enumerate(brokers))
+    config = {**PLAN.config, "min.insync.replicas": "1"}
+    found = wrong(replace(with_topic(partitions=parts, config=config), brokers=brokers))
+    (check,) = [check for check in found if check.name == "replication factor"]
+    document = json.loads(shlex.split(check.fix or "")[1])
+    replicas = Counter(b for move in document["partitions"] for b in move["replicas"])
+    assert replicas == dict.fromkeys(brokers, 3)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,7 @@ class Cluster:
     def __init__(self, first: int, snapshots: list[FoundSnapshot]) -> None:
         self.first, self.snapshots = first, snapshots
         self.records = list(RECORDS)
+        self.deadline_s = 0.0
 
     def extent(
         self, _admin: Any, topic: str, _connection: Connection
@@ -48,8 +50,14 @@ class Cluster:
         return self.snapshots
 
     def read_to_end(
-        self, _kafka: Any, _topic: str, starts: dict[int, int], ends: dict[int, int], _s: float
+        self,
+        _kafka: Any,
+        _topic: str,
+        starts: dict[int, int],
+        ends: dict[int, int],
+        deadline_s: float,
     ) -> Iterator[Any]:
+        self.deadline_s = deadline_s
         for offset in range(max(starts[0], self.first), ends[0]):
             value = self.records[offset]
             yield SimpleNamespace(offset=lambda at=offset: at, value=lambda v=value: v)
@@ -77,6 +85,20 @@ def test_the_last_record_that_the_newest_snapshot_covers_stays(
     cut = plan(monkeypatch, snapshot(4), snapshot(8))
     assert (cut.below, cut.snapshot_offset, cut.verified) == (7, 8, "verified by replay")
     assert cut.records == 7
+
+
+@pytest.mark.parametrize(("timeout_s", "deadline_s"), [(10.0, 700.0), (900.0, 1_000.0)])
+def test_records_are_compared_for_minutes(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float, deadline_s: float
+) -> None:
+    """They are millions where a log is trimmed for the first time."""
+    cluster = Cluster(0, [snapshot(8)])
+    for name in ("extent", "read_snapshots", "read_to_end"):
+        monkeypatch.setattr(module, name, getattr(cluster, name))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    nothing: Any = None
+    (cut,) = plan_cuts(nothing, replace(CONNECTION, timeout_s=timeout_s))
+    assert (cut.records, cluster.deadline_s) == (7, deadline_s)
 
 
 def test_without_a_snapshot_nothing_goes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,7 @@ class Log:
         self.first = 0
         self.snapshots: list[FoundSnapshot] | None = []
         self.is_hidden = False
+        self.deadlines_s: list[float] = []
         monkeypatch.setattr(module, "admin_client", lambda _: None)
         monkeypatch.setattr(module, "extent", self._extent)
         monkeypatch.setattr(module, "read_snapshots", lambda *_, **__: self.snapshots or [])
@@ -50,8 +52,14 @@ class Log:
         return {0: (0, 9)}
 
     def _read_to_end(
-        self, _kafka: Any, _topic: str, starts: dict[int, int], ends: dict[int, int], _s: float
+        self,
+        _kafka: Any,
+        _topic: str,
+        starts: dict[int, int],
+        ends: dict[int, int],
+        deadline_s: float,
     ) -> Iterator[Any]:
+        self.deadlines_s.append(deadline_s)
         for at in range(starts[0], ends[0]):
             yield SimpleNamespace(
                 partition=lambda: 0,
@@ -73,6 +81,17 @@ def test_a_whole_log_is_read_from_its_first_record_whatever_snapshots_there_are(
     assert [record.offset for record in replay.records()] == [0, 1, 2, 3, 4, 5]
     verdict = verify_log(CONNECTION)
     assert (verdict.ok, verdict.records, verdict.snapshots) == (True, 6, 1)
+
+
+def test_a_long_log_is_read_for_an_hour_and_how_far_is_told(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+    log.first, log.snapshots = 3, [snapshot(4)]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    patient = replace(CONNECTION, progress=lambda *at: told.append(at))
+    assert len(list(open_replay(patient).records())) == 2
+    assert (log.deadlines_s, told) == ([3_700.0], [(0, 2)])
 
 
 def test_a_right_on_the_snapshots_is_needed_where_the_log_was_trimmed_alone(log: Log) -> None:

@@ -47,6 +47,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return now_ms
 
 
+def test_who_only_looks_needs_no_right_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(module, "LogReader", lambda _, **how: made.append(how))
+    module.open_reader(CONNECTION, text_wire(1))
+    (how,) = made
+    assert (how["needs"], how["wire"].name) == (("Read",), "text")
+    assert (how["topic"], how["snapshot_topic"]) == ("log", "log.snapshots")
+
+
 def claiming(who: str = "a", topic: str = "t") -> ClaimingPartition:
     return ClaimingPartition(2, who, f"{who}1", "g", 0, topic, 0, INTERVAL_MS, -1)
 

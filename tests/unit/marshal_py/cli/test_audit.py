@@ -20,8 +20,14 @@ OLD, NEW = list(KINDS)[:2]
 """Kinds of anomalies: of the first there were some before, of the second there are new ones."""
 
 
+@pytest.fixture
+def session() -> dict[str, Any]:
+    """What Spark's session was asked for."""
+    return {}
+
+
 @pytest.fixture(autouse=True)
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def asked(monkeypatch: pytest.MonkeyPatch, session: dict[str, Any]) -> dict[str, Any]:
     """What the run was asked for; no Spark is started."""
     found: dict[str, Any] = {}
 
@@ -30,7 +36,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return AuditRun(2, 500, 0.5, {"claims": 3}, {NEW: 1})
 
     everything = {"rows": {"claims": 1_234}, "anomalies": {OLD: 2, NEW: 1}}
-    monkeypatch.setattr("marshal_py.spark.session.spark_session", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "marshal_py.spark.session.spark_session", lambda *_, **how: session.update(how)
+    )
     monkeypatch.setattr("marshal_py.spark.audit.audit", audit)
     monkeypatch.setattr("marshal_py.spark.audit_store.Store.exists", lambda _: True)
     monkeypatch.setattr("marshal_py.spark.audit_report.summary", lambda _: everything)
@@ -74,6 +82,12 @@ def test_it_runs_again_as_often_as_is_wanted(
     done = without_brokers("audit", "--out", str(tmp_path), "--every", "7.5", "--json")
     assert waited == [7.5, 7.5]
     assert len([json.loads(line) for line in done.stdout.splitlines()]) == 2
+
+
+def test_it_runs_where_it_is_told_to(tmp_path: Path, session: dict[str, Any]) -> None:
+    for more, master in (([], None), (["--master", "sc://box"], "sc://box")):
+        without_brokers("audit", "--out", str(tmp_path), *more)
+        assert session == {"master": master, "kafka": False}
 
 
 def test_a_kind_that_there_is_not_is_refused(tmp_path: Path) -> None:

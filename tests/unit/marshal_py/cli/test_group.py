@@ -12,7 +12,7 @@ import pytest
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.group_admin import SlotsChange
 from marshal_py.admin.lag import PartitionLag
-from marshal_py.admin.positions import Change, Extent
+from marshal_py.admin.positions import Change, Extent, Target
 from marshal_py.admin.world_reader import WorldView
 from marshal_py.cli import group as module
 from marshal_py.errors import AccessDenied, GroupInUse
@@ -30,6 +30,9 @@ class Admin:
         self.held: dict[tuple[str, int], str] = {}
         self.level = 1
         self.in_use = False
+        self.waits: list[float] = []
+        """How long holders might take."""
+        self.imported: list[tuple[Any, ...]] = []
 
     def __enter__(self) -> Admin:
         return self
@@ -50,7 +53,10 @@ class Admin:
         self.done.append(("plan", positions))
         return [Change(t, p, 60, 10, "a", Extent(0, 100)) for t, p in positions]
 
-    def set_positions(self, positions: dict[tuple[str, int], Any], **_: Any) -> list[Change]:
+    def set_positions(
+        self, positions: dict[tuple[str, int], Any], *, timeout_s: float
+    ) -> list[Change]:
+        self.waits.append(timeout_s)
         self.done.append(("set", positions))
         return [Change(t, p, 60, 10, None, Extent(0, 100)) for t, p in positions]
 
@@ -65,13 +71,21 @@ class Admin:
     def resume(self) -> bool:
         return True
 
-    def forget(self, **_: Any) -> int:
+    def import_positions(
+        self, kafka_group: str, *, topics: list[str] | None, even_if_active: bool
+    ) -> dict[tuple[str, int], Any]:
+        self.imported.append((kafka_group, topics, even_if_active))
+        return {("orders", 0): Target("committed", 10)}
+
+    def forget(self, *, timeout_s: float) -> int:
+        self.waits.append(timeout_s)
         if self.in_use:
             raise GroupInUse("client a\nall is well lives")
         self.done.append(("forget", None))
         return 2
 
     def set_level(self, level: int, *, even_if_unknown: bool) -> int:
+        self.done.append(("even if unknown", even_if_unknown))
         before, self.level = self.level, level
         return before
 
@@ -85,7 +99,8 @@ class Admin:
         self.done.append(("plan slots", to))
         return SlotsChange(topic, 16, 32, {(topic, 0): 7}, 3, True)
 
-    def set_slots(self, topic: str, to: object, **_: Any) -> SlotsChange:
+    def set_slots(self, topic: str, to: object, *, timeout_s: float) -> SlotsChange:
+        self.waits.append(timeout_s)
         self.done.append(("set slots", to))
         return SlotsChange(topic, 16, 32, {(topic, 0): 7}, 3, True)
 
@@ -208,6 +223,38 @@ def test_a_pause_that_waited_in_vain_is_exit_code_1(
     document = without_brokers("group", "pause", "g", "--wait", wait, "--json")
     assert document.exit_code == code
     assert len(json.loads(document.stdout)["held"]) == len(held)
+
+
+def test_holders_have_as_long_as_was_said_and_a_second_at_least(admin: Admin) -> None:
+    for command in (
+        [*SET, "--to", "10"],
+        ["group", "import", "g"],
+        ["group", "slots", "g", "orders", "32"],
+        ["group", "forget", "g", "--yes"],
+    ):
+        for wait in ([], ["--wait", "7.5"], ["--wait", "0"]):
+            assert without_brokers(*command, *wait).exit_code == 0
+        assert admin.waits == [60.0, 7.5, 1.0]
+        admin.waits.clear()
+
+
+def test_positions_are_those_of_the_kafka_group_of_the_same_name_unless_another_is_named(
+    admin: Admin,
+) -> None:
+    assert "1 position set" in without_brokers("group", "import", "g").stderr
+    without_brokers(
+        *("group", "import", "g", "--from-kafka-group", "old", "--even-if-active"),
+        *("--topics", "orders, bills", "--dry-run"),
+    )
+    assert admin.imported == [("g", None, False), ("old", ["orders", "bills"], True)]
+    assert [what for what, _ in admin.done] == ["set", "plan"]
+
+
+def test_a_level_that_nobody_here_knows_is_set_only_if_that_is_meant(admin: Admin) -> None:
+    without_brokers("group", "level", "g", "--set", "2")
+    without_brokers("group", "level", "g", "--set", "2", "--even-if-unknown")
+    meant = [said for what, said in admin.done if what == "even if unknown"]
+    assert meant == [False, True]
 
 
 def test_a_level_is_told_with_what_it_was(admin: Admin) -> None:

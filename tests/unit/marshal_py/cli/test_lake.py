@@ -20,6 +20,8 @@ from marshal_py.spark.lake.gold import Expectation
 from marshal_py.spark.lake.run import LakeRun
 from tests.support.marshal_command import without_brokers
 
+SESSION = module._session
+
 
 class Lake:
     """Keeps what the run was asked for; no Spark is started."""
@@ -57,6 +59,21 @@ def days(lake: Lake, *arguments: str) -> list[str]:
     done = without_brokers("lake", "run", *arguments)
     assert done.exit_code == 0, done.stderr
     return [str(day) for day in lake.runs[-1]["days"]]
+
+
+def test_it_runs_where_it_is_told_to_with_what_its_place_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        "marshal_py.spark.session.spark_session", lambda _, **how: asked.append(how)
+    )
+    SESSION(None, "lake")
+    SESSION("spark://box:7077", "s3a://bucket/lake")
+    assert asked == [
+        {"master": None, "delta": True, "s3": False},
+        {"master": "spark://box:7077", "delta": True, "s3": True},
+    ]
 
 
 def test_by_default_it_is_yesterday_in_utc(lake: Lake) -> None:

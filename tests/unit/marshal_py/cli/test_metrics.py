@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +74,9 @@ class Nothing(Collector):
         pass
 
     def ask(self) -> None:
+        pass
+
+    def start(self) -> None:
         pass
 
     def ask_until(self, _: object) -> None:
@@ -150,6 +154,43 @@ def test_what_the_log_brings_is_read_and_counted_while_nobody_looks(
     assert done.exit_code == 0, done.stderr
     assert counted == ["a", "b", "c"]
     assert kept == [100_000], "an exporter that runs for months would keep all times"
+
+
+def test_brokers_that_are_gone_are_asked_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor is a core busy with that; the address may be one of IPv6."""
+    waited_s: list[float] = []
+    served: list[tuple[int, str]] = []
+    outages = iter([BrokerUnavailable("nobody answers")] * 2)
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited_s.append(timeout or 0.0)
+            return super().wait(0)
+
+    def poll(_: float) -> list[object]:
+        for outage in outages:
+            raise outage
+        signal.raise_signal(signal.SIGTERM)
+        return []
+
+    def serve(port: int, *, addr: str, registry: object) -> tuple[Any, None]:
+        served.append((port, addr))
+        return SimpleNamespace(server_port=port, shutdown=lambda: None), None
+
+    reader = SimpleNamespace(close=lambda: None, poll=poll, partition_count_error=None)
+    view = SimpleNamespace(limit_timestamps=lambda _: None, fold=lambda _: [])
+    threads = SimpleNamespace(Event=Event, Lock=threading.Lock, Thread=lambda **_: Nothing())
+    monkeypatch.setattr(module, "threading", threads)
+    monkeypatch.setattr(module, "open_reader", lambda _: reader)
+    monkeypatch.setattr(module, "catch_up", lambda *_: view)
+    monkeypatch.setattr("marshal_py.telemetry.group_metrics.GroupMetrics", Nothing)
+    monkeypatch.setattr("prometheus_client.start_http_server", serve)
+    done = without_brokers("metrics", "serve", "--listen", "[::1]:9464")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.count("nobody answers; trying on") == 2
+    assert (served, waited_s) == ([(9_464, "::1")], [2.0, 2.0])
 
 
 def test_an_address_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,6 +328,7 @@ def test_a_group_whose_old_side_was_stopped_moves_and_the_command_ends(
     assert text.given["client_id"] == new.given["client_id"] == "marshal-migrate"
     # What the next bridge goes on with is not released; the turn is.
     assert [client.closed for client in clients] == [[False], [True], [False], [False]]
+    assert not any(client.given["close_on_sigterm"] for client in clients), "it would release all"
     assert play.abandoned == []
 
 

@@ -30,6 +30,10 @@ def test_without_yes_it_only_says_what_would_go(deleted: list[list[Cut]]) -> Non
     assert done.exit_code == 0
     assert deleted == []
     assert "WOULD DELETE" in done.stdout
+    assert [line.split() for line in done.stdout.splitlines()[1:]] == [
+        ["0", "10", "100", "61", "51", "verified", "by", "replay"],
+        ["1", "5", "9", "–", "0", "none"],
+    ]
     assert "dry run: 51 records would go; add --yes to delete them" in done.stderr
     document = json.loads(without_brokers("topic", "trim", "--json").stdout)
     assert (document["deleted"], document["records"]) == (False, 51)

@@ -58,6 +58,21 @@ def children_of(log: Path, count: int) -> list[int]:
     return [int(word) for word in log.read_text().split()]
 
 
+def test_a_process_may_have_any_name() -> None:
+    """Somebody else's on the machine; it was a traceback instead of the end of a server."""
+    script = (
+        "import sys; open('/proc/self/comm', 'wb').write(b'\\xff) (x'); print(flush=True); "
+        "sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = {pid: parent for pid, parent, _ in _guard.processes()}
+        process.communicate()
+    assert found[process.pid] == os.getpid()
+
+
 def test_what_cannot_be_done_is_answered_and_the_guard_goes_on(guard: Guard, folder: Path) -> None:
     with pytest.raises(ServerFailed, match="could not signal: KeyError: 1"):
         guard.ask(op="signal", pid=1, signal=0, tree=False)

@@ -50,3 +50,9 @@ def test_a_topic_made_anew_begins_afresh() -> None:
 
 def test_who_never_stored_a_position_has_no_lag_in_seconds() -> None:
     assert clock((0, None, 10), (9, None, 10)).lag_s() == 0
+
+
+def test_of_a_long_watch_the_latest_samples_are_kept() -> None:
+    """An exporter runs for months: what waits for longer than they reach is as old at least."""
+    made = clock(*[(float(n), 0, n + 1) for n in range(5_000)])
+    assert made.lag_s() == 719
