@@ -135,7 +135,7 @@ def create_topics(
         return [_await_leaders(admin, config, plan, deadline) for plan in done]
     except KafkaException as error:
         problem = error.args[0]
-        if problem.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
+        if problem.code() in _NO_ANSWER:
             raise BrokerUnavailable(f"no answer from the brokers: {problem.str()}") from None
         raise ConfigurationError(f"the brokers refused: {problem.str()}") from None
 
@@ -171,14 +171,15 @@ def ensure_topics(
     )
 
 
+_NO_ANSWER: Final = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
 _NOT_YET: Final = {
-    KafkaError._TIMED_OUT,
+    *_NO_ANSWER,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.INVALID_REPLICATION_FACTOR,
     KafkaError.NOT_CONTROLLER,
     KafkaError.REQUEST_TIMED_OUT,
 }
-"""What a cluster answers while brokers that it has already named are still joining it."""
+"""What comes while brokers that the cluster has already named are still joining it, or restart."""
 
 
 def _create(
@@ -214,7 +215,13 @@ def _await_leaders(
     """Wait until the metadata show every partition with a leader."""
     while True:
         wait_s = max(1.0, min(10.0, deadline - time.monotonic()))
-        found = admin.list_topics(plan.name, timeout=wait_s).topics[plan.name]
+        try:
+            found = admin.list_topics(plan.name, timeout=wait_s).topics[plan.name]
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_ANSWER or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+            continue
         parts = found.partitions
         if found.error is not None and found.error.code() in REFUSED:
             raise denied(kafka_config(config), plan.name, "Describe")

@@ -205,9 +205,12 @@ class PartitionClaims:
             if unit not in by_key:
                 partitions.want(unit)
         for part in partitions.all():
-            count = self._topics.counts.get(part.topic, 0)
-            if part.stage is Stage.ACTIVE and part.partition >= count:
-                partitions.drain(part)  # the topic is gone
+            if part.partition < self._topics.counts.get(part.topic, 0):
+                continue
+            if part.stage is Stage.ACTIVE:  # the topic is gone
+                partitions.drain(part)
+            elif part.stage is Stage.WANTED:
+                partitions.cancel(part)
         self._cancel(decision)
         if decision.newcomers_settling:
             self._wakeup.plan_due = True

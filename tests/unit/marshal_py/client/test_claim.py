@@ -14,7 +14,7 @@ from marshal_py import Claim
 from marshal_py.client.claim import core_of
 from marshal_py.client.claims import ClaimRegistry
 from marshal_py.client.waiting import Steps
-from marshal_py.errors import ClaimTimeout, DuplicateClientId, NotHeld
+from marshal_py.errors import ClaimTimeout, Closed, DuplicateClientId, NotHeld
 from marshal_py.protocol.claimant import ClaimState, Holding, Notice
 
 SEQ = 7
@@ -74,7 +74,7 @@ def test_messages_are_only_delivered_if_the_lease_stands_when_the_log_has_answer
     ("call", "did"),
     [
         (lambda claim: claim.commit(5), ["commit"]),
-        (lambda claim: claim.commit(5, wait=True), ["refresh", "commit"]),
+        (lambda claim: claim.commit(5, wait=True), ["refresh", "commit at once"]),
         (lambda claim: claim.release(wait=False), ["release"]),
         (lambda claim: _unsent(claim).release(wait=False), ["refresh", "release"]),
     ],
@@ -86,7 +86,7 @@ def test_a_heartbeat_that_goes_at_once_for_one_claim_has_the_positions_of_all(
     driver = Driver()
 
     def commit(holding: Holding, next_offset: int, _: int, *, flush: bool) -> None:
-        driver.did.append("commit")
+        driver.did.append("commit at once" if flush else "commit")
         holding.stored_offset = next_offset if flush else -1
 
     driver.claimant.commit = commit
@@ -332,3 +332,40 @@ def test_who_waits_for_a_claim_goes_on_when_it_has_ended() -> None:
         with pytest.raises(StopIteration) as end:
             steps.send(True)
     assert end.value.value is False
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda claim: claim.commit(5),
+        lambda claim: claim.claim_messages(5),
+        lambda claim: claim.set_position(5),
+        lambda claim: core_of(claim).propose(5),
+    ],
+    ids=["commit", "claim messages", "set position", "propose"],
+)
+def test_of_a_closed_client_nothing_is_asked_in_vain(call: Callable[[Claim], object]) -> None:
+    """It would wait for an answer that nobody reads."""
+    driver: Any = Driver()
+    driver.claimant = None
+
+    def closed() -> None:
+        raise Closed("the client has been closed")
+
+    driver.check_open = closed
+    with pytest.raises(Closed):
+        call(held(driver))
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_metadata_goes_at_once_if_that_is_wanted_and_the_client_runs(running: bool) -> None:
+    driver: Any = Driver()
+    driver.running = running
+    driver.claimant = SimpleNamespace(
+        set_metadata=lambda _, metadata: driver.did.append(metadata),
+        renew=lambda *_: driver.did.append("renew"),
+    )
+    claim = held(driver)
+    claim.set_metadata(b"later")
+    claim.set_metadata(b"now", flush=True)
+    assert driver.did == [b"later", b"now", *["refresh", "renew"] * running]

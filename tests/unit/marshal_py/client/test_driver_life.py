@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import pytest
 
 from marshal_py import BrokerUnavailable, Closed, ConfigurationError, Marshal
-from marshal_py.client import log_trimming
+from marshal_py.client import forks, log_trimming
 from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.client.log_trimming import LogTrimmer
 from marshal_py.client.marshal import driver_of
 from marshal_py.errors import (
     DuplicateClientId,
+    Forked,
     MarshalError,
     PartitionCountChanged,
     SnapshotMismatch,
@@ -529,3 +531,38 @@ def test_a_log_that_was_made_with_another_number_of_partitions_is_neither_founde
     with pytest.raises(PartitionCountChanged):
         driver._replay()
     assert did == ["open", "replay"]
+
+
+def test_a_program_that_ends_gives_back_what_its_clients_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others would wait for the leases. And no client stays for as long as the program lives."""
+    registered: list[Any] = []
+    atexit = SimpleNamespace(register=lambda *what: registered.append(what))
+    monkeypatch.setattr("marshal_py.client.driver.atexit", atexit)
+    monkeypatch.setattr("marshal_py.client.driver._new_claimant", lambda *_: None)
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g", close_on_sigterm=False))
+    driver.reader, closed = None, list[tuple[float, bool]]()
+    driver._caught_up = driver._run = lambda: None
+    driver.start()
+    driver.close = lambda timeout_s, *, release: closed.append((timeout_s, release))
+    ((close, reference),) = registered
+    assert isinstance(reference, weakref.ref)
+    close(reference)
+    assert closed == [(3.0, True)]
+    close(lambda: None)  # it is gone by then
+    assert driver in forks._clients, "a child of the process is told"
+
+
+def test_in_the_child_of_a_fork_a_client_has_nothing_and_says_so() -> None:
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    did: list[str] = []
+    driver.running, driver.claimant = True, SimpleNamespace(disown=did.append)
+    driver.on_stopped = lambda: did.append("stopped")
+    driver.forked(Forked("it belongs to process 7"))
+    assert did == ["it belongs to process 7", "stopped"]
+    for ask in (driver.check_open, driver.check_fork):
+        with pytest.raises(Forked, match="process 7"):
+            ask()
+    driver.close(60, release=True)
+    assert not driver._stop.is_set(), "there is no thread to end"

@@ -260,7 +260,12 @@ def test_who_resigns_waits_as_long_as_it_is_told_to() -> None:
     given: list[dict[str, Any]] = []
     registry.claim.release = lambda **how: given.append(how)  # type: ignore[method-assign]
     leadership.resign()  # there is nothing to hand over
+    assert leadership.wait_lost(0)
+    assert (leadership.remaining_ms, leadership.reason) == (0.0, None)
     list(leadership.campaign_steps(1.0))
+    registry.claim.wait_lost = lambda timeout_s: given.append({"lost": timeout_s})  # type: ignore[attr-defined]
+    leadership.wait_lost(1.5)
+    assert given.pop() == {"lost": 1.5}
     leadership.resign(timeout_s=2.5)
     leadership.resign(wait=False)
     assert given == [{"wait": True, "timeout_s": 2.5}, {"wait": False, "timeout_s": 10.0}]

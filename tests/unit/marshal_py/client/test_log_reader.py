@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -992,3 +993,36 @@ def test_brokers_gather_records_for_as_long_as_is_asked_for_and_no_longer(
         marshal.start()
     assert made[0]["fetch.wait.max.ms"] == waits_ms
     assert made[0]["fetch.min.bytes"] == least_bytes
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_what_is_no_snapshot_is_told_and_read_on_from(
+    brokers: Brokers,
+    reader: LogReader,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    events: bool,
+) -> None:
+    """Anybody may write to that topic: it must not end every client."""
+    opened(brokers, reader, end=1)
+    feed(reader, monkeypatch, [Record(0, topic="__m.s", value=b"\xc1"), Record(0)])
+    list(reader.history(events=events))
+    assert "__m.s/0: no snapshot" in caplog.text
+    assert reader.world.states[0].next_offset == 1
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_records_of_the_other_version_are_told_once(
+    brokers: Brokers,
+    reader: LogReader,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    events: bool,
+) -> None:
+    reader.wire = dataclasses.replace(reader.wire, is_other=lambda value: value == b"other")
+    opened(brokers, reader, end=4)
+    values = (b"junk", b"other", b"other")
+    feed(reader, monkeypatch, *([Record(n, value=v)] for n, v in enumerate(values)), [Record(3)])
+    met = [reader.met_other_wire for _ in reader.history(events=events)]
+    assert met == [False, True, True, True]
+    assert caplog.text.count(reader.wire.met_other) == 1

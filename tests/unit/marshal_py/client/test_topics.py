@@ -271,3 +271,38 @@ def test_partitions_that_get_no_leader_are_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(stub, "list_topics", list_topics)
     with pytest.raises(BrokerUnavailable, match="'t' has partitions without a leader"):
         create_topics("x:1", topic="t", partitions=1, with_snapshots=False, timeout_s=0.0)
+
+
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT])
+def test_a_broker_that_goes_away_for_a_moment_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As it is restarted: whoever creates topics has time until its own time-out."""
+    stub = with_answers(monkeypatch, code, KafkaError.TOPIC_ALREADY_EXISTS)
+    complete, fails = stub.list_topics, [code, code]
+
+    def list_topics(name: str | None = None, **more: Any) -> Any:
+        if name is not None and fails:
+            raise KafkaException(KafkaError(fails.pop()))
+        return complete(name, **more)
+
+    monkeypatch.setattr(stub, "list_topics", list_topics)
+    (found,) = create_topics("x:1", topic="t", with_snapshots=False)
+    assert (found.partitions, stub.asked, fails) == (8, ["t", "t"], [])
+
+
+def test_what_asking_again_does_not_mend_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = with_answers(monkeypatch, None)
+    complete = stub.list_topics
+    asked: list[str] = []
+
+    def list_topics(name: str | None = None, **more: Any) -> Any:
+        if name is not None:
+            asked.append(name)
+            raise KafkaException(KafkaError(KafkaError._AUTHENTICATION))
+        return complete(name, **more)
+
+    monkeypatch.setattr(stub, "list_topics", list_topics)
+    with pytest.raises(ConfigurationError, match="the brokers refused"):
+        create_topics("x:1", topic="t", with_snapshots=False)
+    assert asked == ["t"]

@@ -873,3 +873,59 @@ def test_who_was_woken_for_what_was_asked_for_waits_again(monkeypatch: pytest.Mo
     assert not world.fetcher._commanded.is_set()
     assert world.fetcher.fetch(100, 1.0) == 0
     assert len(waits) == 1
+
+
+def test_one_topic_is_asked_for_where_that_is_enough_and_why_nobody_answers_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of thousands of topics, an answer takes long; and librdkafka tells why to who polls."""
+    world = World(monkeypatch)
+    kafka: Any = world.made[0]
+    asked: list[tuple[Any, ...]] = []
+    kafka.list_topics = lambda *topic, timeout: asked.append((*topic, timeout))
+    kafka.poll = lambda wait_s: asked.append(("poll", wait_s))
+    world.fetcher.list_topics(2.0, "t")
+    world.fetcher.list_topics(3.0)
+    assert world.fetcher.hear_errors() is world.fetcher._errors
+    assert asked == [("t", 2.0), (3.0,), ("poll", 0)]
+
+
+def test_who_interrupts_a_fetch_does_not_end_all_that_come_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An idle loop would go round without end."""
+    world = World(monkeypatch)
+    world.hold("t", 0, 7)
+    world.fetcher.interrupt()
+    assert world.fetcher.fetch(1, 3.0) == 0
+    assert not world.fetcher._is_interrupted
+
+
+def test_what_is_asked_for_ends_the_wait_for_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that is given back need not wait until the loop has waited long enough."""
+    world = World(monkeypatch)
+    part, polls = world.hold("t", 0, 7), list[float]()
+
+    def poll(wait_s: float) -> None:
+        polls.append(wait_s)
+        world.fetcher.unassign(part)
+
+    monkeypatch.setattr(world.made[0], "poll", poll)
+    assert world.fetcher.fetch(1, 3.0) == 0
+    assert polls == [fetcher_module.TURN_S]
+    assert world.made[0].assigned == {}
+
+
+def test_the_end_of_a_partition_is_passed_where_no_message_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a partition that ends with the marker of a transaction, one would seem to be left."""
+    world = World(monkeypatch)
+    part = world.hold("t", 0, 7)
+    end = KafkaError(KafkaError._PARTITION_EOF)
+    world.made[0].come = [message(7), Message(topic="t", partition=0, offset=9, error=end)]
+    world.fetcher.fetch(10)
+    assert part.position() == 7
+    part.begin(run := Run(part, [message(7)]))
+    part.finish(run)
+    assert part.position() == 9

@@ -205,6 +205,11 @@ class Group:
             shares = assignor._view.shares
             assert (shares.members, shares.holders) == (alive, holders)
             assert shares.costs == costs
+            view, held_by = assignor._view, dict[str, set[Unit]]()
+            for unit, name in view._logged.items():
+                held_by.setdefault(name, set()).add(unit)
+            assert view._held_by == held_by, "of who holds nothing any more nothing is kept"
+            assert all(view._doubted.values())
             assert made.plan == expected
             resume = [
                 unit

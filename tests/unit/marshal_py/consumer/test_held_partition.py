@@ -19,6 +19,7 @@ from marshal_py.consumer.held_partition import (
     Stage,
 )
 from marshal_py.protocol.claimant import Holding
+from tests.unit.marshal_py.consumer.test_range_stream import a_range
 
 
 def messages(*offsets: int) -> list[Any]:
@@ -494,3 +495,14 @@ def test_an_acknowledgement_of_what_was_not_handed_out_counts_for_nothing_later(
     assert part.position() == 11
     begin(part, 20)
     assert part.position() == 20
+
+
+def test_what_is_left_of_a_run_whose_range_was_cut_short_waits_for_the_same_verdict() -> None:
+    part = a_range(10, 12)
+    run = Run(part, messages(10, 11, 12))
+    run.seq = 7
+    rest = part.below_end(run)
+    assert rest is not None
+    assert ([m.offset() for m in rest.messages], rest.seq) == ([10, 11], 7)
+    assert part.below_end(rest) is rest
+    assert part.below_end(Run(part, messages(12, 13))) is None

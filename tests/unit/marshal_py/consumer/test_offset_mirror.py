@@ -27,7 +27,7 @@ class World:
         monkeypatch.setattr(module, "write_committed_offsets", self._write)
         claims: Any = lambda: list(self.stand)  # noqa: E731
         position: Any = lambda key: (key, self.stand[key])  # noqa: E731
-        self.mirror = OffsetMirror({}, "g", claims, position, every_s=3_600.0)
+        self.mirror = OffsetMirror({}, "g", claims, position, every_s=3_600.0, timeout_s=7.0)
 
     def round(self, **stand: int) -> dict[Key, int]:
         """Have positions copied; return which were."""
@@ -36,7 +36,8 @@ class World:
         self.mirror._round()
         return {key: at for one in self.written[before:] for key, at in one.items()}
 
-    def _write(self, _admin: Any, _group: str, offsets: Mapping[Key, int], _timeout_s: Any) -> None:
+    def _write(self, _admin: Any, group: str, offsets: Mapping[Key, int], timeout_s: float) -> None:
+        assert (group, timeout_s) == ("g", 7.0)
         if isinstance(self.fails, KafkaException):
             raise self.fails
         if self.fails:

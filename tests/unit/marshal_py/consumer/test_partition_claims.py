@@ -164,6 +164,15 @@ def test_partitions_that_are_gone_are_given_back() -> None:
     assert member.round() == ["drain 0", "drain 1"]
 
 
+def test_what_was_still_to_be_claimed_of_a_topic_that_is_gone_is_wanted_no_more() -> None:
+    """It would be won some day, and held for ever: there is nothing to begin with."""
+    member = Member()
+    member.hold(0, 1, 2, stage=Stage.WANTED)
+    assert member.round() == ["cancel 2"]
+    member.counts = {}
+    assert member.round() == ["cancel 0", "cancel 1"]
+
+
 def test_one_is_given_at_a_time_and_waited_for_until_somebody_has_it() -> None:
     member = Member()
     member.hold(0, 1)

@@ -594,6 +594,45 @@ def test_where_a_partition_ends_is_asked_of_the_messages_that_are_fetched(level:
     assert asked == [level, level]
 
 
+def no_answer(*_: object, **__: object) -> Any:
+    raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
+def test_a_question_that_is_not_answered_is_no_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is asked again in the next round; until then nothing is known."""
+    world = World(monkeypatch)
+    positions, part = world.made.positions, world.part
+    part.stage, part.metadata = Stage.ACTIVE, ClaimMetadata(topic_id=b"o" * 16)
+    with monkeypatch.context() as patch:
+        patch.setattr(positions, "_offsets", no_answer)
+        assert (positions.first_of(part.source), positions.end_of(part.source)) == (None, None)
+        positions.look_after(part)
+        assert part.reset_to is None
+    assert (positions.first_of(part.source), positions.end_of(part.source)) == (10, 20)
+    positions.look_after(part)
+    assert part.reset_to == 10
+    failed: Any = concurrent.futures.Future()
+    failed.set_exception(KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+    for answer in (lambda parts, **_: dict.fromkeys(parts, failed), no_answer):
+        caplog.clear()
+        world.made.admin.client = SimpleNamespace(list_offsets=answer)
+        positions.request_ends([part])
+        assert (part.end, caplog.text) == (-1, "")
+
+
+def test_a_group_that_begins_before_there_was_time_begins_at_the_first_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Brokers take a negative time for something else."""
+    world = World(monkeypatch, start=timedelta(hours=1))
+    told = ClaimMetadata(began_with=2, began_ms=1_000).encode()
+    world.cells[1] = Cell(("t", 1), metadata=told)
+    world.advance()
+    assert world.asked == [0]
+
+
 def test_who_wants_to_stop_when_messages_are_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, on_missing="stop")
     world.part.stage = Stage.ACTIVE

@@ -301,3 +301,29 @@ def test_whoever_looks_for_topics_does_not_wait_for_brokers_that_nobody_waits_fo
     with pytest.raises(MarshalError):
         topics.discover_at_start(given_up)
     assert len(asked) == (2 if given_up.is_set() else 4)
+
+
+def test_what_is_found_at_the_start_is_what_others_connect_with() -> None:
+    """To ask for all of them again, or for leaders as a partition is claimed, takes longer."""
+    kafka: Any = Kafka()
+    topics, led = looking(kafka, []), list[dict[str, int]]()
+    fakes: Any = topics
+    fakes._marshal.settings = SimpleNamespace(connect_timeout_ms=1_000)
+    fakes._fetcher.connect_to_leaders = led.append
+    about = SimpleNamespace(partitions=dict.fromkeys(range(4)), error=None)
+    fakes._fetcher.list_topics = lambda _, topic: SimpleNamespace(topics={topic: about})
+    topics.discover_at_start(threading.Event())
+    assert topics.counts == {"a": 4}
+    assert kafka.known_topic == "a"
+    assert led == [{"a": 4}]
+    assert topics.ids_known.wait(60)
+
+
+def test_whoever_looks_for_topics_ends_when_it_is_told_to() -> None:
+    """And not with its next look, in a minute."""
+    topics, stopped = looking(Kafka(), []), threading.Event()
+    topics.start(stopped, lambda _: None)
+    stopped.set()
+    topics.stop()
+    topics._thread.join(10)
+    assert not topics._thread.is_alive()

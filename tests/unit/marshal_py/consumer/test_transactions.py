@@ -473,3 +473,37 @@ def test_what_asks_for_offsets_ends_with_the_transactions(monkeypatch: pytest.Mo
     world = World(monkeypatch, 5)
     world.work_off([5])
     assert (world.readers, world.closed) == (1, 1)
+
+
+def test_of_a_claim_that_is_lost_it_is_not_asked_on_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, Past(5))
+    answer = world._answer
+
+    def answer_and_lose(*asked: Any, **how: Any) -> list[Any]:
+        world.claim.reason, world.claim.held = "taken over", False
+        return answer(*asked, **how)
+
+    monkeypatch.setattr(world, "_answer", answer_and_lose)
+    world.work_off([5])
+    assert world.steps == ["fence", "read"]
+    assert world.acked == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"mode": "at_most_once"}, "mode='at_least_once' and auto_ack=False"),
+        ({"auto_ack": True}, "mode='at_least_once' and auto_ack=False"),
+        ({"sharing": "keys"}, "leave out sharing='keys'"),
+        ({"mirror_offsets": True}, "mirror_offsets would overwrite"),
+    ],
+)
+def test_a_consumer_that_does_not_go_with_transactions_is_refused(
+    wrong: dict[str, Any], says: str
+) -> None:
+    fits = {"mode": "at_least_once", "auto_ack": False, "sharing": "partitions"}
+    consumer: Any = SimpleNamespace(**{**fits, "mirror_offsets": False, **wrong})
+    with pytest.raises(ConfigurationError, match=says):
+        Transactions(consumer)
