@@ -9,12 +9,14 @@ once each: Spark's checkpoint names them. Of a table the rows are read that are 
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from harvest.errors import ConfigurationError
 from harvest.spark.sources import as_published, files_of, postgres_rows, unless_missing
+from marshal_py.spark.lake.conflicts import OTHERS_FIRST, conflicts_told
 from marshal_py.spark.lake.sql import date_literal, fill, table_name
 from marshal_py.spark.lake.tables import Lake
 from marshal_py.spark.watch import cluster_watched
@@ -39,7 +41,6 @@ _AT: Final = "IF(year(timestamp_millis(at_ms)) BETWEEN 2 AND 9998, timestamp_mil
 first."""
 _TRIES: Final = 5
 """Rows of another outbox may be added at the same moment: Delta lets one of two go first."""
-_OTHERS_FIRST: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 _CONNECTIONS: Final = 4
 _ANY_AGE: Final = "36500d"
 _LATELY: Final = (1, 7, 36_500)
@@ -47,6 +48,7 @@ _LATELY: Final = (1, 7, 36_500)
 an archive some days old; a lake keeps rows of months."""
 
 
+@conflicts_told()
 def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> int:
     """Add the rows of Parquet files that were not read yet; return how many.
 
@@ -125,14 +127,18 @@ def _add_files(lake: Lake, outbox: str, archive: str, files: DataFrame) -> int:
     return added
 
 
+@conflicts_told()
 def add_table(
     spark: SparkSession, place: str, outbox: str, dsn: str, table: str, *, late_s: float
 ) -> int:
     """Add the rows of a table in PostgreSQL that the lake does not have; return how many.
 
-    `late_s`: so long may a transaction take, seconds. Raises `ConfigurationError`, `ClusterLost`.
+    `late_s`: so long may a transaction take, seconds. Raises `ConfigurationError`, `SchemaError`,
+    `StoreUnavailable`, `ClusterLost`.
     """
     _check(outbox)
+    if not 0 <= late_s < math.inf:  # rows that are older than the newest one would be missed
+        raise ConfigurationError(f"late_s = {late_s} must be 0 or more, seconds")
     lake = Lake.to_write(spark, place)
     began = dt.datetime.now(dt.UTC)
     with cluster_watched(spark):
@@ -212,7 +218,7 @@ def _beside_others(write: Callable[[], T]) -> T:
         try:
             return write()
         except Exception as error:  # Java's, which Spark does not translate
-            if not left or not any(name in str(error) for name in _OTHERS_FIRST):
+            if not left or not any(name in str(error) for name in OTHERS_FIRST):
                 raise
     raise AssertionError  # the last try returns or raises
 

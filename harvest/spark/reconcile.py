@@ -29,6 +29,7 @@ from harvest.spark.details import (
 from harvest.spark.sources import (
     ALL,
     Part,
+    connected,
     ids_of_parquet,
     ids_of_postgres,
     of_kafka,
@@ -177,7 +178,8 @@ def reconcile(
 
     Records that are written while it runs are left alone. Raises `ConfigurationError`, also where
     no topic is known (nothing compared is nothing proved), or one ends before what `state` says was
-    compared; what Kafka and PostgreSQL raise; and `ClusterLost` (see `cluster_watched`).
+    compared; `SchemaError` and `StoreUnavailable` of the database; what Kafka raises; and
+    `ClusterLost` (see `cluster_watched`).
     """
     config = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     named = None if topics is None else sorted(topics)
@@ -440,12 +442,10 @@ def _topics(spark: SparkSession, outbox: Outbox) -> list[str]:
     if outbox.parquet is not None:
         frame = read_archive(spark, outbox.parquet, outbox.table)
         return _those_named(frame.select("kafka_topic").distinct().collect())
-    import psycopg
-
     from harvest.core.table_name import TableName
 
     name = TableName.parse(outbox.table).quoted()
-    with psycopg.connect(outbox.dsn or "") as connection:
+    with connected(outbox.dsn or "", outbox.table) as connection:
         found = connection.execute(f"SELECT DISTINCT kafka_topic FROM {name}")  # noqa: S608 # type: ignore[arg-type]
         return _those_named(found.fetchall())
 

@@ -10,6 +10,7 @@ for every row, and cost more than reading it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harvest.core.gaps import Range, union
 from harvest.core.table_name import TableName
-from harvest.errors import ConfigurationError
+from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 from harvest.maintenance.archive import file_names
 from harvest.spark.compare import within
 from marshal_py.spark.kafka import READER_OPTIONS, java_settings
 from marshal_py.spark.lake.bronze import HARVEST_ID
 
 if TYPE_CHECKING:
+    import psycopg
     import pyarrow as pa
     from psycopg import ConnectionInfo
     from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +36,7 @@ __all__ = [
     "HASHED",
     "Part",
     "as_published",
+    "connected",
     "files_of",
     "ids_of_parquet",
     "ids_of_postgres",
@@ -144,14 +147,48 @@ GROUP BY island ORDER BY 1
 """
 
 
-def ids_of_postgres(dsn: str, table: str, wanted: Sequence[Range]) -> list[Range]:
-    """Return which ids of `wanted` are in the table, as ranges; seen at one moment."""
+@contextlib.contextmanager
+def connected(dsn: str, table: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of this process's for questions about a table.
+
+    Raises `ConfigurationError` for a connection string that cannot be read, `TableMissing`,
+    `SchemaError` where a column or a right is missing, and `StoreUnavailable`.
+    """
     import psycopg
+
+    try:
+        opened = psycopg.connect(dsn)
+    except psycopg.ProgrammingError:
+        raise ConfigurationError("the connection string cannot be read") from None
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"the database cannot be reached: {_in_a_line(error)}") from error
+    try:
+        with opened as connection:
+            yield connection
+    except psycopg.errors.UndefinedTable as error:
+        raise TableMissing(f"the table {table} does not exist: name another by --table") from error
+    except (psycopg.errors.UndefinedColumn, psycopg.errors.InsufficientPrivilege) as error:
+        raise SchemaError(f"the table {table} cannot be read: {_in_a_line(error)}") from error
+    except psycopg.Error as error:
+        raise StoreUnavailable(
+            f"the database broke off a statement: {_in_a_line(error)}"
+        ) from error
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def ids_of_postgres(dsn: str, table: str, wanted: Sequence[Range]) -> list[Range]:
+    """Return which ids of `wanted` are in the table, as ranges; seen at one moment.
+
+    Raises as `connected` does.
+    """
     from psycopg import sql
 
     parts = TableName.parse(table).parts
     query = sql.SQL(_IDS).format(table=sql.Identifier(*parts))
-    with psycopg.connect(dsn) as connection:
+    with connected(dsn, table) as connection:
         ends = [low for low, _ in wanted], [high for _, high in wanted]
         return [(low, high) for low, high in connection.execute(query, ends).fetchall()]
 
@@ -268,8 +305,8 @@ def postgres_rows(
     """Return the rows of a table in PostgreSQL, each predicate by a connection of its own.
 
     Where it is and who reads it is what libpq finds: environment, service and password files count.
-    Raises `ConfigurationError` for a connection string or a table name that cannot be read, and for
-    a setting that the workers' driver does not have.
+    Raises as `connected` does, and `ConfigurationError` for a table name that cannot be read, and
+    for a setting that the workers' driver does not have.
     """
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
@@ -284,7 +321,7 @@ def postgres_rows(
             f"host={host}: Spark's workers connect over TCP; give a host name instead of a socket"
         )
     name = TableName.parse(table).quoted()
-    with psycopg.connect(dsn) as connection:
+    with connected(dsn, table) as connection:
         url, properties = _url(connection.info), _driver_settings(connection.info)
         looked = connection.execute(f"SELECT * FROM {name} LIMIT 0")  # noqa: S608 # type: ignore[arg-type]
         types = {column.name: column.type_code for column in looked.description or ()}

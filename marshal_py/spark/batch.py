@@ -100,6 +100,7 @@ def claimed_batch(
     """
     given = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     _check(topics, delivery, starting, max_records, max_partitions)
+    java_settings(given)  # raises
     if delivery == "at-most-once" and _speculates(spark):
         raise ConfigurationError(
             "delivery = 'at-most-once' with spark.speculation = true: a copy of a task would read "
@@ -125,9 +126,13 @@ def claimed_batch(
             ids.close()
             extents = {topic: offsets.extent(topic) for topic in topics}
         share = None if max_records is None else max(1, max_records // max(1, len(claims)))
-        held = list(_ranges(claims, ids, extents, starting, share, delivery == "at-most-once"))
-        ranges = tuple(r for r, _ in held)
         with cluster_watched(spark):
+            held = _ranges(claims, ids, extents, starting, share)
+            if delivery == "at-most-once":
+                # What Spark refuses (its connector may be missing) is not to be lost with that.
+                _frame(spark, given, [r for r, _ in held])
+                held = [(r, claim) for r, claim in held if _is_won(claim, r.end)]
+            ranges = tuple(r for r, _ in held)
             yield ClaimedBatch(_frame(spark, given, ranges), ranges)
         if delivery == "at-least-once":
             _commit(held, timeout_s)
@@ -190,23 +195,41 @@ def _ranges(
     extents: dict[str, dict[int, tuple[int, int]]],
     starting: str,
     share: int | None,
-    at_most_once: bool,
-) -> Iterator[tuple[ClaimedRange, Claim]]:
+) -> list[tuple[ClaimedRange, Claim]]:
+    """What is new of the claims; without those that were lost just now."""
+    found = []
     for claim in claims:
-        first, last = extent = extents[claim.topic].get(claim.partition, (0, 0))
-        begin = claim.position
-        ids.check((claim.topic, claim.partition), begin, claim.metadata, extent)
-        if begin < 0:
-            begin = first if starting == "earliest" else last
-            if starting == "latest":
+        extent = extents[claim.topic].get(claim.partition, (0, 0))
+        ids.check((claim.topic, claim.partition), claim.position, claim.metadata, extent)
+        with contextlib.suppress(NotHeld):
+            begin, end = _bounds(claim, ids, extent, starting, share)
+            if end > begin:
                 ids.tell(claim)
-                claim.commit(begin)  # so that the next run begins here
-        begin = max(begin, first)  # retention deleted the rest
-        end = last if share is None else min(last, begin + share)
-        if end <= begin or (at_most_once and not claim.claim_messages(end)):
-            continue
-        ids.tell(claim)
-        yield ClaimedRange(claim.topic, claim.partition, claim.epoch, begin, end), claim
+                part = ClaimedRange(claim.topic, claim.partition, claim.epoch, begin, end)
+                found.append((part, claim))
+    return found
+
+
+def _is_won(claim: Claim, end: int) -> bool:
+    """Claim its records up to `end`; say whether they are this run's, and nobody else's."""
+    try:
+        return claim.claim_messages(end)
+    except NotHeld:
+        return False
+
+
+def _bounds(
+    claim: Claim, ids: TopicIds, extent: tuple[int, int], starting: str, share: int | None
+) -> tuple[int, int]:
+    first, last = extent
+    begin = claim.position
+    if begin < 0:
+        begin = first if starting == "earliest" else last
+        if starting == "latest":
+            ids.tell(claim)
+            claim.commit(begin)  # so that the next run begins here
+    begin = max(begin, first)  # retention deleted the rest
+    return begin, last if share is None else min(last, begin + share)
 
 
 def _frame(

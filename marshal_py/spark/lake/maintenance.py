@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from marshal_py.errors import ConfigurationError
+from marshal_py.spark.lake.conflicts import conflicts_told
 from marshal_py.spark.lake.sql import STILL_DAYS, date_literal, days_before, table_name
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 
@@ -22,6 +23,7 @@ _AT_ONCE: Final = 4
 """Tables that are cared for at the same time."""
 
 
+@conflicts_told()
 def maintain(
     spark: SparkSession,
     lake: Lake,

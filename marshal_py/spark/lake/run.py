@@ -13,6 +13,7 @@ from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.errors import ConfigurationError
 from marshal_py.spark.kafka import Offsets, librdkafka_settings
 from marshal_py.spark.lake.bronze import ingest
+from marshal_py.spark.lake.conflicts import conflicts_told
 from marshal_py.spark.lake.deliveries import check_days, days_left, judged_to, write_deliveries
 from marshal_py.spark.lake.gold import Expectation, Expectations, write_gold
 from marshal_py.spark.lake.silver import fold_new
@@ -97,6 +98,7 @@ class LakeRun:
         return all(each.met for each in self.expectations)
 
 
+@conflicts_told()
 def run_lake(
     spark: SparkSession,
     config: Mapping[str, Any] | str,
@@ -122,7 +124,8 @@ def run_lake(
 
     Killed at any moment and run again, it leaves no row out and has none twice; run again without
     new records it changes nothing but `gold.runs`. Raises `TopicMissing`, `LogHole`,
-    `BrokerUnavailable`, `ClusterLost` and `ConfigurationError`.
+    `BrokerUnavailable`, `ClusterLost` and `ConfigurationError`, also where another run was first to
+    write the same.
     """
     settings = settings or LakeSettings()
     config = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)

@@ -198,7 +198,7 @@ SPARK: tuple[Noticed, ...] = (
         "a batch of a topic that was made anew is refused",
         f"{ON}.batch",
         f"{UNIT}/test_batch.py::test_a_topic_that_was_made_anew_or_cut_off_is_not_read_on",
-        ("_ranges", "begin, claim.metadata, extent", 'begin, b"", extent'),
+        ("_ranges", "claim.position, claim.metadata, extent", 'claim.position, b"", extent'),
     ),
     noticed(
         "a batch that fails stores no position",
@@ -206,8 +206,8 @@ SPARK: tuple[Noticed, ...] = (
         f"{UNIT}/test_batch.py::test_a_block_that_fails_stores_nothing",
         (
             "claimed_batch",
-            "        with cluster_watched(spark):\n",
-            "        _commit(held, timeout_s)\n        with cluster_watched(spark):\n",
+            "            yield ClaimedBatch(",
+            "            _commit(held, timeout_s)\n            yield ClaimedBatch(",
         ),
     ),
     noticed(
@@ -270,19 +270,19 @@ SPARK: tuple[Noticed, ...] = (
         "a batch begins where records are left",
         f"{ON}.batch",
         f"{UNIT}/test_batch.py::test_a_batch_is_what_is_new_and_its_ends_are_stored_behind_the_block",
-        ("_ranges", "begin = max(begin, first)", "begin = max(begin, 0)"),
+        ("_bounds", "begin = max(begin, first)", "begin = max(begin, 0)"),
     ),
     noticed(
         "at most once, too, a group that begins at the end goes on from there",
         f"{ON}.batch",
         f"{UNIT}/test_batch.py::test_a_group_begins_at_the_end_if_it_is_told_to_and_goes_on_from_there",
-        ("_ranges", 'if starting == "latest":', 'if not at_most_once and starting == "latest":'),
+        ("_bounds", 'if starting == "latest":', 'if starting == "LATEST":'),
     ),
     noticed(
         "a batch that begins at the end says of which topic that is",
         f"{ON}.batch",
         f"{UNIT}/test_batch.py::test_a_group_begins_at_the_end_if_it_is_told_to_and_goes_on_from_there",
-        ("_ranges", "                ids.tell(claim)\n", ""),
+        ("_bounds", "            ids.tell(claim)\n", ""),
     ),
     noticed(
         "a start that was chosen is stored with the topic that it is of",
@@ -295,10 +295,28 @@ SPARK: tuple[Noticed, ...] = (
         f"{ON}.batch",
         f"{UNIT}/test_batch.py::test_at_most_once_a_range_is_claimed_before_the_block_or_is_not_in_it",
         (
-            "_ranges",
-            "not claim.claim_messages(end)",
-            "claim.claim_messages(end) is None",
+            "_is_won",
+            "return claim.claim_messages(end)",
+            "return claim.claim_messages(end) is not None",
         ),
+    ),
+    noticed(
+        "at most once, a claim that is lost just now loses the records of the others",
+        f"{ON}.batch",
+        f"{UNIT}/test_batch.py::test_at_most_once_a_claim_that_is_lost_just_now_loses_no_records_of_others",
+        ("_is_won", "except NotHeld:", "except ZeroDivisionError:"),
+    ),
+    noticed(
+        "at most once, what Spark refuses to read is lost",
+        f"{ON}.batch",
+        f"{UNIT}/test_batch.py::test_at_most_once_what_spark_refuses_is_not_claimed",
+        ("claimed_batch", "_frame(spark, given, [r for r, _ in held])", "pass"),
+    ),
+    noticed(
+        "at most once, settings that Spark does not know lose all records",
+        f"{ON}.batch",
+        f"{UNIT}/test_batch.py::test_settings_that_spark_does_not_know_are_told_before_anything_is_claimed",
+        ("claimed_batch", "    java_settings(given)", "    given"),
     ),
     noticed(
         "speculation is asked for as Spark reads it",
@@ -1255,6 +1273,24 @@ SPARK: tuple[Noticed, ...] = (
         f"{OUTBOX}.lake",
         "spark/test_lake_rows.py::test_a_row_that_is_in_two_files_or_was_in_a_table_before_is_there_once",
         ("_add", '.dropDuplicates(["outbox", "id", "day"])', ""),
+    ),
+    noticed(
+        "rows that are older than the newest one by less than nothing are missed",
+        f"{OUTBOX}.lake",
+        "unit/harvest/spark/test_lake.py::test_a_time_for_transactions_that_is_none_is_refused",
+        ("add_table", "if not 0 <= late_s < math.inf:", "if late_s == 0.5:"),
+    ),
+    noticed(
+        "a database that is down is a connection string that cannot be read",
+        f"{OUTBOX}.sources",
+        f"{RECONCILE}::test_a_database_that_does_not_answer_is_told_in_a_line",
+        ("connected", "except psycopg.ProgrammingError:", "except psycopg.Error:"),
+    ),
+    noticed(
+        "a run beside another ends with what nobody foresaw",
+        f"{LAKE}.conflicts",
+        f"{UNIT}/lake/test_run.py::test_a_run_that_another_was_faster_than_is_to_be_started_again",
+        ("conflicts_told", "(*OTHERS_FIRST, *_OF_STREAMS)", "OTHERS_FIRST"),
     ),
     noticed(
         "a row of no day is another one each time",

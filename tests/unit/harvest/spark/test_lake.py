@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from pyspark.errors import StreamingQueryException
 from harvest.errors import ConfigurationError
 from harvest.spark import lake as module
 from harvest.spark.lake import add_archive, add_table
+from marshal_py import errors
 from marshal_py.spark.lake.tables import Lake
 from tests.support.watched_cluster import watched_sessions
 
@@ -147,3 +149,22 @@ def test_a_look_knows_the_rows_of_before_it_began(monkeypatch: pytest.MonkeyPatc
     began = clock[0]
     assert add_archive(spark, "/lake", "shop/outbox", "/archive") == 3
     assert noted[1:] == [("shop/outbox", began, 3, None)]
+
+    def note(*_: object) -> None:
+        raise CONFLICT
+
+    monkeypatch.setattr(module, "_note", note)
+    add_rows: list[Callable[[], int]] = [
+        lambda: add_table(spark, "/lake", "shop/outbox", "dsn", "outbox", late_s=0.0),
+        lambda: add_archive(spark, "/lake", "shop/outbox", "/archive"),
+    ]
+    for add in add_rows:
+        with pytest.raises(errors.ConfigurationError, match="start this one again"):
+            add()
+
+
+@pytest.mark.parametrize("late_s", [-1.0, float("nan"), float("inf")])
+def test_a_time_for_transactions_that_is_none_is_refused(late_s: float) -> None:
+    """Of a table the rows between it and the newest one would be missed."""
+    with pytest.raises(ConfigurationError, match=f"late_s = {late_s} must be 0 or more"):
+        add_table(cast(Any, None), "/lake", "shop/outbox", "dsn", "outbox", late_s=late_s)

@@ -16,12 +16,19 @@ from psycopg.conninfo import conninfo_to_dict
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from harvest.errors import ConfigurationError
+from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 from harvest.spark import reconcile as module
 from harvest.spark.compare import BUCKETS
 from harvest.spark.details import Rules
 from harvest.spark.reconcile import Outbox, _extent, _fingerprint, _only, _prints, _Window
-from harvest.spark.sources import _NEEDED, Part, of_kafka, of_postgres, postgres_rows
+from harvest.spark.sources import (
+    _NEEDED,
+    Part,
+    ids_of_postgres,
+    of_kafka,
+    of_postgres,
+    postgres_rows,
+)
 from harvest.spark.state import State, StateFolder
 from marshal_py.errors import TopicMissing
 from tests.support.watched_cluster import watched_sessions
@@ -511,6 +518,47 @@ def test_a_row_whose_topic_is_null_is_in_no_topic(
     monkeypatch.setattr(module, "read_archive", lambda *_: Lines(found))
     outbox = Outbox(dsn=None if parquet else "x", parquet=parquet)
     assert module._topics(cast(Any, None), outbox) == ["t", "u"]
+
+
+NOT_ANSWERED = [
+    (psycopg.ProgrammingError("a missing ="), True, ConfigurationError, "string cannot be read"),
+    (psycopg.OperationalError("down\nsay"), True, StoreUnavailable, "cannot be reached: down say"),
+    (psycopg.errors.UndefinedTable(), False, TableMissing, "table sales.box does not exist: name"),
+    (psycopg.errors.UndefinedColumn("id"), False, SchemaError, "sales.box cannot be read: id"),
+    (
+        psycopg.errors.InsufficientPrivilege("no"),
+        False,
+        SchemaError,
+        "sales.box cannot be read: no",
+    ),
+    (psycopg.errors.AdminShutdown("gone"), False, StoreUnavailable, "broke off a statement: gone"),
+]
+
+
+@pytest.mark.parametrize(("error", "at_once", "raised", "said"), NOT_ANSWERED)
+def test_a_database_that_does_not_answer_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+    error: psycopg.Error,
+    at_once: bool,
+    raised: type[Exception],
+    said: str,
+) -> None:
+    """Nobody foresaw it otherwise: a traceback, and an exit code that says so."""
+
+    def refuse(*_: object) -> Any:
+        raise error
+
+    info = SimpleNamespace(host="db", port=1, dbname="x", password="", get_parameters=dict)
+    connection = SimpleNamespace(execute=refuse, info=info)
+    connect = refuse if at_once else lambda _: nullcontext(connection)
+    monkeypatch.setattr(psycopg, "connect", connect)
+    for ask in (
+        lambda: postgres_rows(cast(Any, None), "host=db", "sales.box", ["true"]),
+        lambda: ids_of_postgres("host=db", "sales.box", [(1, 2)]),
+        lambda: module._topics(cast(Any, None), Outbox(dsn="host=db", table="sales.box")),
+    ):
+        with pytest.raises(raised, match=said):
+            ask()
 
 
 class Counted(dict[str, Any]):

@@ -40,6 +40,8 @@ class Claim:
         return self.held
 
     def claim_messages(self, offset: int) -> bool:
+        if self.lost:
+            raise NotHeld("lost")
         self.calls.append(("claim_messages", offset))
         return self.wins
 
@@ -225,6 +227,29 @@ def test_at_most_once_a_range_is_claimed_before_the_block_or_is_not_in_it(world:
     assert len(world.ranges()) == 3
 
 
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_at_most_once_a_claim_that_is_lost_just_now_loses_no_records_of_others(
+    world: World, starting: str
+) -> None:
+    world.claims[0].position, world.claims[2].position = 2, 0
+    world.claims[1].lost = True
+    assert world.ranges(delivery="at-most-once", starting=starting) == [(0, 2, 10), (2, 0, 4)]
+
+
+def test_at_most_once_what_spark_refuses_is_not_claimed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was started without the connector, say: each run would lose what is new."""
+
+    def load() -> None:
+        raise ValueError("Failed to find data source: kafka")
+
+    monkeypatch.setattr(world.spark, "load", load)
+    with pytest.raises(ValueError, match="data source"):
+        world.ranges(delivery="at-most-once")
+    assert world.calls() == [[], [], []]
+
+
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 def test_a_group_begins_at_the_end_if_it_is_told_to_and_goes_on_from_there(
     world: World, delivery: str
@@ -271,6 +296,15 @@ def test_settings_for_java_are_for_spark_alone(world: World) -> None:
         assert world.spark.options_["kafka.max.poll.records"] == "7"
 
 
+def test_settings_that_spark_does_not_know_are_told_before_anything_is_claimed(
+    world: World,
+) -> None:
+    config = {"bootstrap.servers": "x", "ssl.crl.location": "y"}
+    with pytest.raises(ConfigurationError, match=r"ssl\.crl\.location has no translation"):
+        world.ranges(config=config, delivery="at-most-once")
+    assert (world.wanted, world.calls()) == (set(), [[], [], []])
+
+
 def test_what_is_not_got_in_time_is_left_to_others(world: World) -> None:
     world.claims[1].held = False
     assert world.ranges() == [(0, 2, 10), (2, 0, 4)]
@@ -300,9 +334,12 @@ def test_a_topic_that_was_made_anew_or_cut_off_is_not_read_on(world: World) -> N
         (5, ClaimMetadata(topic_id=b"old").encode(), "was made anew: "),
     ):
         world.claims[1].position, world.claims[1].metadata = position, metadata
+        for claim in world.claims.values():
+            claim.calls.clear()
         for delivery in ("at-least-once", "at-most-once"):
             with pytest.raises(MessagesMissing, match=what):
                 world.ranges(delivery=delivery)
+        assert world.calls() == [[], [], []]  # at most once, they would be lost
 
 
 def test_where_there_is_nothing_the_frame_is_empty_and_kafka_is_not_asked(world: World) -> None:

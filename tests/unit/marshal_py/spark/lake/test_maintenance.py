@@ -99,6 +99,18 @@ def test_a_place_without_a_lake_is_not_cared_for() -> None:
         Lake([]).maintain()
 
 
+def test_beside_a_run_that_was_faster_it_is_to_be_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sql(statement: str) -> None:
+        raise RuntimeError(f"[DELTA_CONCURRENT_DELETE_DELETE] {statement}")
+
+    lake = Lake(["bronze.coordination"])
+    monkeypatch.setattr(lake, "sql", sql)
+    with pytest.raises(ConfigurationError, match="start this one again"):
+        lake.maintain()
+
+
 def test_where_nothing_is_old_nothing_is_deleted() -> None:
     lake = Lake(["bronze.coordination"])
     assert lake.maintain() == {}

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from marshal_py.errors import ConfigurationError
 from marshal_py.spark.lake import gold
 from marshal_py.spark.lake import run as module
 from marshal_py.spark.lake.gold import Expectation, Expectations, write_gold
@@ -110,6 +111,32 @@ def test_days_are_those_that_are_asked_for_left_unfinished_and_known_more_of(wor
     # Of some bronze has nothing any more: they are no failure, as the one would be that is asked.
     assert done.days == ("2026-02-26", "2026-02-28", "2026-03-01")
     assert ("check", DAY) in world.did
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "DELTA_CONCURRENT_APPEND.WITHOUT_HINT",
+        "DELTA_METADATA_CHANGED",
+        "DELTA_PROTOCOL_CHANGED",
+        "CONCURRENT_STREAM_LOG_UPDATE",
+        "",
+    ],
+)
+def test_a_run_that_another_was_faster_than_is_to_be_started_again(
+    monkeypatch: pytest.MonkeyPatch, world: World, said: str
+) -> None:
+    """Two at once are no error that nobody foresaw."""
+
+    def fold(*_: object) -> None:
+        raise failure
+
+    failure = RuntimeError(f"o1.save. : io.delta.exceptions.X: [{said}] …")
+    monkeypatch.setattr(module, "fold_new", fold)
+    with pytest.raises(ConfigurationError if said else RuntimeError) as raised:
+        world.run(DAY)
+    assert ("start this one again" in str(raised.value)) is bool(said)
+    assert failure in (raised.value, raised.value.__cause__)
 
 
 @pytest.mark.parametrize("broken", ["gold.groups", "gold.lag", "gold.leadership", None])
