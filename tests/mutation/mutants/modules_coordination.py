@@ -1532,7 +1532,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "brokers that do not answer refuse nothing",
         f"{CLIENT}.topics",
         f"{OF_CLIENT}/test_topics.py::test_brokers_that_do_not_answer_refuse_nothing",
-        ("create_topics", "(KafkaError._TRANSPORT, KafkaError._TIMED_OUT)", "(None,)"),
+        ("create_topics", "if problem.code() in _NO_ANSWER:", "if problem is None:"),
     ),
     noticed(
         "a loop that has gone on watches nothing",
