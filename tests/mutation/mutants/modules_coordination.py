@@ -2485,6 +2485,100 @@ COORDINATION: tuple[Noticed, ...] = (
             "            elif False:\n",
         ),
     ),
+    noticed(
+        "the margin is the program's",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver.py::test_what_a_program_configures_is_what_its_claims_go_by",
+        (
+            "_new_claimant",
+            "        margin_ms=settings.margin_ms,\n        member=",
+            "        margin_ms=settings.interval_ms // 10,\n        member=",
+        ),
+    ),
+    noticed(
+        "how far clocks may be apart is for the program to say",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver.py::test_what_a_program_configures_is_what_its_claims_go_by",
+        (
+            "_new_claimant",
+            "cold_start_skew_ms=settings.cold_start_skew_ms",
+            "cold_start_skew_ms=1_000",
+        ),
+    ),
+    noticed(
+        "whether claims are resumed is for the program to say",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver.py::test_what_a_program_configures_is_what_its_claims_go_by",
+        ("_new_claimant", "resume=settings.resume,\n        cold", "resume=True,\n        cold"),
+    ),
+    noticed(
+        "whether a client is a member is for the program to say",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver.py::test_what_a_program_configures_is_what_its_claims_go_by",
+        ("_new_claimant", "member=settings.member,", "member=True,"),
+    ),
+    noticed(
+        "version 1: whether claims are resumed is for the program to say",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver.py::test_what_a_program_configures_is_what_its_claims_go_by",
+        (
+            "_new_claimant",
+            "            resume=settings.resume,\n        )\n    return",
+            "            resume=True,\n        )\n    return",
+        ),
+    ),
+    noticed(
+        "a release that is not seen in time is told",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_release_that_is_not_seen_in_time_is_told",
+        ("Driver.close", "        if not settled:\n", "        if settled is None:\n"),
+    ),
+    noticed(
+        "who keeps its claims misses no release",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_a_release_that_is_not_seen_in_time_is_told",
+        ("Driver.close", "settled = not release or self", "settled = self"),
+    ),
+    noticed(
+        "positions are looked at before the last heartbeat",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_what_a_client_has_written_last_is_sent_before_it_ends",
+        ("Driver.close", "            self.refresh_offsets()\n", ""),
+    ),
+    noticed(
+        "of nothing nobody who listens hears",
+        f"{CLIENT}.driver",
+        f"{OF_CLIENT}/test_driver_life.py::test_who_listens_hears_of_what_happened_and_who_watches_of_all_that_was_read",
+        ("Driver._turn", "                if batch.events:\n", "                if batch:\n"),
+    ),
+    noticed(
+        "who has regained a claim is told that",
+        f"{CLIENT}.claim",
+        f"{OF_CLIENT}/test_claim.py::test_each_hook_of_a_claim_is_called_for_what_it_is_named_after",
+        ("Claim.hear", "self._call(self.on_regained)", "self._call(self.on_lapsed)"),
+    ),
+    noticed(
+        "a claim that has lapsed is not held",
+        f"{CLIENT}.claims",
+        f"{OF_CLIENT}/test_claim.py::test_of_its_claims_a_client_holds_those_whose_leases_stand",
+        ("ClaimRegistry.held", " if claim.held]", "]"),
+    ),
+    noticed(
+        "who has released a claim does not hold it",
+        f"{CLIENT}.claims",
+        f"{OF_CLIENT}/test_claim.py::test_who_cannot_win_a_claim_is_told_who_has_it",
+        ("ClaimRegistry._why_not", "if cell is not None and cell.held:", "if cell is not None:"),
+    ),
+    noticed(
+        "what hears of errors is a function",
+        f"{CLIENT}.kafka_clients",
+        f"{OF_CLIENT}/test_connection_errors.py::test_what_is_to_hear_of_errors_must_be_a_function",
+        (
+            "connect",
+            "if tell_program is not None and not callable(tell_program):",
+            "if tell_program is False:",
+        ),
+    ),
     # Consumers
     noticed(
         "what was polled for asyncio is not in hand",

@@ -369,3 +369,46 @@ def test_metadata_goes_at_once_if_that_is_wanted_and_the_client_runs(running: bo
     claim.set_metadata(b"later")
     claim.set_metadata(b"now", flush=True)
     assert driver.did == [b"later", b"now", *["refresh", "renew"] * running]
+
+
+def test_each_hook_of_a_claim_is_called_for_what_it_is_named_after() -> None:
+    driver, called = Driver(), list[str]()
+    claim = held(driver)
+    claim.on_lost = lambda _: called.append("lost")
+    claim.on_lapsed = lambda _: called.append("lapsed")
+    claim.on_regained = lambda _: called.append("regained")
+    kinds: list[Any] = ["acquired", "lapsed", "regained", "stored", "lost"]
+    with driver.lock:
+        for kind in kinds:
+            claim.hear(Notice(kind, core_of(claim).holding))
+    assert called == ["lapsed", "regained", "lost"]
+
+
+def test_of_its_claims_a_client_holds_those_whose_leases_stand() -> None:
+    driver, claimant, registry = registry_of_one()
+    claim = registry.want("t", 0)
+    assert registry.held() == []
+    claimant.holding.state, claimant.holding.lease_until_ns = ClaimState.HELD, 100
+    assert registry.held() == [claim]
+    driver.now_ns = 100
+    assert registry.held() == []
+
+
+@pytest.mark.parametrize(
+    ("holder", "says"),
+    [
+        ("other", "t/0 was not won within 1.0 s: other holds it (epoch 7, interval 5000 ms)"),
+        (None, "t/0 was not won within 1.0 s: no answer from the log"),
+    ],
+)
+def test_who_cannot_win_a_claim_is_told_who_has_it(holder: str | None, says: str) -> None:
+    driver, _, registry = registry_of_one()
+    driver.settings.group_id = "g"
+    cell = SimpleNamespace(holder=holder, held=holder is not None, epoch=7, interval_ms=5_000)
+    driver.world = SimpleNamespace(paused=lambda _: False, cell=lambda *_: cell)
+    with driver.lock:
+        steps = registry.wait_held([registry.want("t", 0)], 1.0)
+        next(steps)
+        with pytest.raises(ClaimTimeout) as raised:
+            steps.send(False)
+    assert str(raised.value) == says

@@ -208,3 +208,8 @@ def test_whatever_a_setting_is_refused_with_is_an_error_of_the_configuration(
 
     with pytest.raises(ConfigurationError, match=r"librdkafka refuses .*: no such property"):
         connect(refuse, {})
+
+
+def test_what_is_to_hear_of_errors_must_be_a_function() -> None:
+    with pytest.raises(ConfigurationError, match="config 'error_cb' = 5 must be a function"):
+        connect(lambda *_, **__: None, {"error_cb": 5})

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from marshal_py import Marshal
+from marshal_py.client import driver as driver_module
 from marshal_py.client.driver import MIN_SNAPSHOT_GAP_S
 from marshal_py.client.marshal import driver_of
 from marshal_py.client.topic_watch import LOOK_EVERY_S
@@ -185,3 +186,29 @@ def test_what_a_member_tells_the_others_is_written_at_once_with_its_positions(
     client.driver.carry_out = lambda: did.append("written")
     client.marshal.set_member_metadata(b"news")
     assert did == ["is open", "positions", b"news", "written"]
+
+
+@pytest.mark.parametrize(
+    ("where", "wire", "more"),
+    [
+        (
+            "marshal_py.client.driver.Claimant",
+            "msgpack",
+            {"member": False, "member_metadata": b"x", "cold_start_skew_ms": None},
+        ),
+        ("marshal_py.protocol.text.claimant.TextClaimant", "text", {}),
+    ],
+)
+def test_what_a_program_configures_is_what_its_claims_go_by(
+    monkeypatch: pytest.MonkeyPatch, where: str, wire: Any, more: dict[str, Any]
+) -> None:
+    claimant = mock.Mock()
+    monkeypatch.setattr(where, claimant)
+    own = {"client_id": "me", "interval_ms": 7_000, "margin_ms": 60, "resume": False, **more}
+    marshal = Marshal("127.0.0.1:1", group_id="g", wire=wire, **own)
+    reader: Any = SimpleNamespace(world="world", observers="observers")
+    driver_module._new_claimant(marshal.settings, reader)
+    assert claimant.call_args.args == ("world", "observers")
+    told = dict(claimant.call_args.kwargs)
+    assert told.pop("wall_s") is time.time
+    assert told == {"group_id": "g", "instance_id": marshal.instance_id, **own}

@@ -14,7 +14,7 @@ import pytest
 
 from marshal_py import BrokerUnavailable, Closed, ConfigurationError, Marshal
 from marshal_py.client import forks, log_trimming
-from marshal_py.client.log_reader import LogReader, Truncated
+from marshal_py.client.log_reader import Batch, LogReader, Truncated
 from marshal_py.client.log_trimming import LogTrimmer
 from marshal_py.client.marshal import driver_of
 from marshal_py.errors import (
@@ -205,8 +205,9 @@ def test_what_a_client_has_written_last_is_sent_before_it_ends() -> None:
     driver._writer = SimpleNamespace(flush=lambda _: did.append("flush"))
     driver.reader = SimpleNamespace(close=lambda: did.append("close"))
     driver._trimmer = SimpleNamespace(close=lambda: did.append("trim no more"))
+    driver.before_heartbeat.append(lambda: did.append("positions"))
     driver.close(1.0, release=False)
-    assert did == ["keep", "join", "flush", "close", "trim no more"]
+    assert did == ["positions", "keep", "join", "flush", "close", "trim no more"]
 
 
 def test_a_trimmer_that_cannot_connect_now_leaves_it_to_the_next_snapshot(
@@ -566,3 +567,39 @@ def test_in_the_child_of_a_fork_a_client_has_nothing_and_says_so() -> None:
             ask()
     driver.close(60, release=True)
     assert not driver._stop.is_set(), "there is no thread to end"
+
+
+@pytest.mark.parametrize("release", [True, False])
+def test_a_release_that_is_not_seen_in_time_is_told(
+    caplog: pytest.LogCaptureFixture, release: bool
+) -> None:
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    driver.running = True
+    driver.claimant = SimpleNamespace(
+        leave=lambda _: None,
+        keep=lambda _: None,
+        take_appends=list,
+        take_notices=list,
+        leaving=True,
+        settled=False,
+    )
+    driver._thread = SimpleNamespace(join=lambda _: None)
+    driver._writer = SimpleNamespace(flush=lambda _: 0)
+    driver.reader = SimpleNamespace(close=lambda: None)
+    driver.close(0.0, release=release)
+    assert ("not every release was seen within 0.0 s" in caplog.text) is release
+
+
+def test_who_listens_hears_of_what_happened_and_who_watches_of_all_that_was_read() -> None:
+    driver: Any = driver_of(Marshal("127.0.0.1:1", group_id="g"))
+    heard, seen, applied = list[Any](), list[int](), list[Any]()
+    event: Any = "event"
+    of_a_turn(driver, [])
+    driver.hooks = SimpleNamespace(call=lambda hook: hook())
+    driver._listeners.append(lambda *what: heard.append(what))
+    driver.watchers.append(lambda p, _: seen.append(p))
+    driver.claimant.applied = lambda *what: applied.append(what)
+    driver.reader.fold = lambda _: [Batch(2, [], 5), Batch(3, [event], 6)]
+    driver._turn()
+    assert (heard, seen) == ([(3, [event])], [2, 3])
+    assert applied == [(2, [], 5), (3, [event], 6)]
