@@ -62,6 +62,9 @@ def test_kafka_and_the_topics_of_the_rows(
     found = check(config, 0)
     assert found["checkpoint"][0][0] == "ok"
     assert "there is none yet" in found["checkpoint"][0][1]
+    longer = tmp_path / "longer.yaml"
+    longer.write_text(f"{config.read_text()}producer: {{transaction.timeout.ms: 900001}}\n")
+    assert "the brokers allow 900000" in check(longer, 1)["kafka"][-1][1]
     for name in (own, f"{own}.snapshots"):
         kafka.delete_topic(name)
 
