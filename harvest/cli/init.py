@@ -74,6 +74,10 @@ def init(
             ids.init()
     with closing(outbox.dead_letters()) as dead_letters:
         dead_letters.create()
+    attempts = outbox.attempts()
+    if attempts is not None:
+        with closing(attempts):
+            attempts.create()
     name = outbox.name
     report = {"table": name, "created": created}
     messages = [f"{name}: created" if created else f"{name}: exists already, left as it is"]

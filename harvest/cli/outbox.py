@@ -12,6 +12,7 @@ from harvest.core.interfaces.dead_letter_store import DeadLetterTable
 from harvest.core.table_name import TableName
 from harvest.core.wal_options import WalOptions
 from harvest.databases import registry
+from harvest.databases.postgres.attempts import PostgresAttempts
 from harvest.databases.postgres.two_databases import PostgresIds
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.databases.registry import AnyMarkStore, AnyRangeStore, Database
@@ -56,6 +57,12 @@ class Outbox:
         if self.mode == "wal":
             return self.database.wal_dead_letters(self.table, self.wal_options)
         return self.database.dead_letters(self.table)
+
+    def attempts(self) -> PostgresAttempts | None:
+        """What failed on its way to a destination; None without any, or where it is not noted."""
+        if self.config is None or not self.config.destinations:
+            return None
+        return self.database.attempts(self.table)
 
     def stasher(self) -> Stasher:
         """What writes to it."""

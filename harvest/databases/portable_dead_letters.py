@@ -49,7 +49,7 @@ _TAKE: Final = "DELETE FROM {dead_letters} WHERE id IN ({ids})"
 _PUT_BACK: Final = """
 INSERT INTO {table} ({kept}) SELECT {kept} FROM {dead_letters} WHERE id IN ({ids}) ORDER BY id
 """
-_MISSING: Final = "SELECT DISTINCT kafka_topic FROM {dead_letters} WHERE error LIKE %s"
+_MISSING: Final = "SELECT DISTINCT {topic} FROM {dead_letters} WHERE error LIKE %s"
 _ROWS: Final = """
 SELECT id, kafka_topic, kafka_key, {value_bytes}, error, waits, dead_lettered_at, create_time
 FROM {dead_letters} WHERE {condition} ORDER BY id LIMIT %s
@@ -72,10 +72,12 @@ class PortableDeadLetters(ABC):
 
     _value_bytes: ClassVar[str]
     """The number of bytes of `kafka_value`."""
+    _topic: ClassVar[str] = "kafka_topic"
+    """The topic, which is another one in capitals, whatever the column takes for equal."""
     _for_update: ClassVar[str] = ""
     """What keeps selected rows as they are until the transaction ends."""
-    _quote: ClassVar[str] = '"'
-    """What names are quoted in."""
+    _quote: ClassVar[str]
+    """What names of columns are quoted in."""
     name: TableName
     _table: TableName
     _there = False
@@ -297,7 +299,7 @@ class PortableDeadLetters(ABC):
         if selection.ids:
             tests.append(f"id IN ({_listed(selection.ids)})")
         if selection.topic is not None:
-            tests.append("kafka_topic = %s")
+            tests.append(f"{self._topic} = %s")
             given.append(selection.topic)
         if selection.destination is not None:
             tests.append("1 = 0")  # messages for destinations are not set aside here
@@ -348,6 +350,7 @@ class PortableDeadLetters(ABC):
             dead_letters=dead_letters,
             columns=self._both() if "{columns}" in template else "",
             value_bytes=self._value_bytes,
+            topic=self._topic,
             for_update=self._for_update,
             condition=condition,
             ids=ids,

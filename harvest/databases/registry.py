@@ -22,7 +22,7 @@ from harvest.databases.mysql.mark import MysqlMarkStore
 from harvest.databases.mysql.partitions import MysqlPartitions
 from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.mysql.table import connect_arguments
-from harvest.databases.postgres.attempts import AttemptStore, PostgresAttempts
+from harvest.databases.postgres.attempts import PostgresAttempts
 from harvest.databases.postgres.conninfo import libpq_conninfo
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
@@ -69,7 +69,7 @@ class Database(Protocol):
     def dead_letters(self, table: TableName) -> DeadLetterTable:
         """The rows that cannot be published."""
 
-    def attempts(self, table: TableName) -> AttemptStore | None:
+    def attempts(self, table: TableName) -> PostgresAttempts | None:
         """Where failures are noted; None where that is not to be had."""
 
     def wal_source(self, table: TableName, options: WalOptions) -> PostgresWalSource:
@@ -126,7 +126,7 @@ class _Postgres:
     def dead_letters(self, table: TableName) -> DeadLetterTable:
         return PostgresDeadLetters(self._conninfo, table)
 
-    def attempts(self, table: TableName) -> AttemptStore:
+    def attempts(self, table: TableName) -> PostgresAttempts:
         return PostgresAttempts(self._conninfo, table)
 
     def wal_source(self, table: TableName, options: WalOptions) -> PostgresWalSource:

@@ -103,7 +103,7 @@ def _checked_headers(pairs: Iterable[Any]) -> tuple[tuple[str, str | bytes], ...
     checked = []
     for position, pair in enumerate(pairs):
         try:
-            name, value = pair
+            name, value = [pair] if isinstance(pair, str) else pair  # of two letters it is no pair
         except (TypeError, ValueError):
             raise InvalidRecord(
                 f"headers[{position}] is {pair!r}: give pairs (name, value) or a mapping"

@@ -39,8 +39,13 @@ class Backlog:
 
     @classmethod
     def of(cls, counted: int, tagged: int, oldest_age_s: float | None, beyond: int) -> Backlog:
-        """What was counted, and how many ids there are beyond."""
-        return cls(counted + max(0, beyond), tagged, oldest_age_s, beyond > 0)
+        """What was counted, and how many ids there are beyond.
+
+        The clock that wrote the oldest row may be ahead of the one by which it is `oldest_age_s`
+        old.
+        """
+        age_s = None if oldest_age_s is None else max(0.0, oldest_age_s)
+        return cls(counted + max(0, beyond), tagged, age_s, beyond > 0)
 
 
 @dataclass(frozen=True, slots=True)

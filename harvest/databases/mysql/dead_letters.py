@@ -44,6 +44,7 @@ class MysqlDeadLetters(MysqlTable, PortableDeadLetters):
     """
 
     _value_bytes: ClassVar[str] = "LENGTH(kafka_value)"
+    _topic: ClassVar[str] = "CAST(kafka_topic AS BINARY)"
     _quote: ClassVar[str] = "`"
     _for_update: ClassVar[str] = " FOR UPDATE"
 

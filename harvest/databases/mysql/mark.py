@@ -40,13 +40,13 @@ _MARKED: Final = """
 SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values{extra}
 FROM {table} FORCE INDEX (PRIMARY) WHERE {within} AND leader_id = %s ORDER BY id
 """
-_PURGE: Final = "DELETE FROM {table} WHERE {within} AND leader_id IN %s"
+_PURGE: Final = "DELETE FROM {table} WHERE {within} AND leader_id IN "
 _DELETE: Final = "DELETE FROM {table} WHERE {within}"
 _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE {within} AND leader_id = %s"
 _CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s"
 _BACKLOG: Final = """
 SELECT COUNT(*), COUNT(leader_id),
-       GREATEST(0, TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6))) / 1000000,
+       TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6)) / 1000000,
        IF(COUNT(*) = {most}, (SELECT MAX(id) FROM {table}) - MAX(id), 0)
 FROM (SELECT id, leader_id, create_time FROM {table} ORDER BY id LIMIT {most}) AS first
 """
@@ -86,7 +86,9 @@ class MysqlMarkStore(MysqlSources):
 
     def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
         """See `MarkStore.purge`."""
-        return self._each(_PURGE, ids, (tuple([tag.bytes for tag in tags]),))
+        # Not as one parameter: in a list, older drivers quote bytes for a server with other rules.
+        marks = f"({', '.join(['%s'] * len(tags))})"
+        return self._each(_PURGE + marks, ids, [tag.bytes for tag in tags])
 
     def delete(self, ids: Sequence[int]) -> int:
         """See `MarkStore.delete`."""

@@ -72,11 +72,11 @@ _FIRST: Final = """
 AS first
 """
 _AGE: Final = """
-SELECT COUNT(*), GREATEST(0, TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6))) / 1000000
+SELECT COUNT(*), TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6)) / 1000000
 FROM {first} WHERE (id > {lowest} AND id > CASE {shard}{after} END){gaps}
 """
 _AGES: Final = """
-SELECT id, kafka_key, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, create_time, NOW(6))) / 1000000
+SELECT id, kafka_key, TIMESTAMPDIFF(MICROSECOND, create_time, NOW(6)) / 1000000
 FROM {first}
 """
 _BEYOND: Final = """

@@ -148,7 +148,7 @@ class PostgresAttempts(PostgresTable):
             "delivered": [_array(a.delivered) for a in last],
             "fingerprints": [a.fingerprint for a in last],
         }
-        self._create()
+        self.create()
         self._execute(self._statement(_RECORD), given)
 
     def forget(self, ids: Sequence[int]) -> None:
@@ -178,7 +178,11 @@ class PostgresAttempts(PostgresTable):
         if is_noted:
             self._execute(self._statement(_FORGET_OVERTAKEN))
 
-    def _create(self) -> None:
+    def create(self) -> None:
+        """Make the table, or make that of an earlier version what it is now.
+
+        Raises `SchemaError` for who may not, and `StoreUnavailable`.
+        """
         if not self._exists():
             self._execute(self._statement(_CREATE))
         elif not self._is_current:

@@ -237,7 +237,7 @@ class PostgresWalSource(PostgresSources):
     def init(
         self, *, value_type: Literal["text", "bytes"] = "text", begin_now: bool = False
     ) -> bool:
-        """Make table, publication and slot, as far as they do not exist.
+        """Make the tables, publication and slot, as far as they do not exist.
 
         Returns whether anything was made. Rows that were committed before the slot would not be
         published: if there are any, raises `ConfigurationError` and makes no slot, unless
@@ -251,6 +251,7 @@ class PostgresWalSource(PostgresSources):
                 made = store.init(value_type=value_type)
             if partitioned:
                 self._check(self._partition_findings())
+        self.create_registration()
         made |= self.create_publication()
         if self.slot.state() is not None:
             return made

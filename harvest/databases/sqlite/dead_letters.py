@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from harvest.core.table_name import TableName
 from harvest.databases.portable_dead_letters import PortableDeadLetters
-from harvest.databases.sqlite.table import SqliteTable
+from harvest.databases.sqlite.table import QUOTE, SqliteTable
 
 __all__ = ["SqliteDeadLetters"]
 
@@ -33,6 +33,7 @@ class SqliteDeadLetters(SqliteTable, PortableDeadLetters):
 
     _marked = False  # of either mode
     _value_bytes: ClassVar[str] = "length(CAST(kafka_value AS BLOB))"
+    _quote: ClassVar[str] = QUOTE
 
     def __init__(self, url: str, table: str | TableName) -> None:
         super().__init__(url, table)

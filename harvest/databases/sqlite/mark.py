@@ -39,7 +39,7 @@ UPDATE {table} SET leader_id = NULL WHERE id IN (SELECT value FROM json_each(?))
 _CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN ? AND ? AND leader_id BETWEEN ? AND ?"
 _BACKLOG: Final = """
 SELECT count(*), count(leader_id),
-       max(0.0, (julianday('now') - julianday(min(create_time))) * 86400.0),
+       (julianday('now') - julianday(min(create_time))) * 86400.0,
        CASE WHEN count(*) = {most} THEN (SELECT max(id) FROM {table}) - max(id) ELSE 0 END
 FROM (SELECT id, leader_id, create_time FROM {table} ORDER BY id LIMIT {most})
 """

@@ -137,7 +137,7 @@ class SqliteRangeStore(SqliteSources, CheckpointCopies):
         beyond = highest - found[-1][0] if len(found) == COUNTED else 0
         ages = [age for id, key, age in found if id > after[shard_of(as_bytes(key), self._shards)]]
         known = [age for age in ages if age is not None]
-        return Backlog.of(len(ages), 0, max(0.0, *known) if known else None, beyond)
+        return Backlog.of(len(ages), 0, max(known) if known else None, beyond)
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `RangeStore.init`; creates the file too."""

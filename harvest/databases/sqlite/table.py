@@ -21,10 +21,12 @@ from harvest.databases.column_values import as_bytes, topic_text
 from harvest.databases.schema import COLUMNS, extra_findings
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
-__all__ = ["SqliteTable", "sqlite_path"]
+__all__ = ["QUOTE", "SqliteTable", "sqlite_path"]
 
 _BUSY_TIMEOUT_S: Final = 10.0
 _OLDEST: Final = (3, 35)  # RETURNING
+QUOTE: Final = "`"
+"""For names of columns: one that is not there, in double quotes, is a text to SQLite."""
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
   id                  INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -174,7 +176,7 @@ class SqliteTable:
 
     def _extra_columns(self) -> str:
         """The columns that become headers, behind others."""
-        return "".join([f", {TableName((c,)).quoted()}" for c in self._extra.values()])
+        return "".join([f", {TableName((c,)).quoted(QUOTE)}" for c in self._extra.values()])
 
     def _counts_up(self) -> bool:
         *schema, table = self._table.parts

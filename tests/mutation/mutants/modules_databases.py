@@ -1627,12 +1627,6 @@ DATABASES: tuple[Noticed, ...] = (
         ("SqliteRangeStore.bounds", "max(self._drawn(), highest)", "highest"),
     ),
     noticed(
-        "a row from the future has no negative age, in ranges in SQLite",
-        f"{LITE}.range",
-        "integration/harvest/databases/test_backlog_bound.py::test_a_row_from_the_future_has_no_negative_age[sqlite-1]",
-        ("SqliteRangeStore.backlog", "max(0.0, *known)", "max(known)"),
-    ),
-    noticed(
         "who cannot ask finds nobody registered",
         f"{DB}.registrations",
         "unit/harvest/databases/test_registrations.py::test_who_cannot_ask_does_not_find_that_nobody_was_there",
@@ -1819,6 +1813,163 @@ DATABASES: tuple[Noticed, ...] = (
             "where = f\"{self._arguments['database']}.{self._table.quoted()}\"",
             "where = self._table.quoted()",
         ),
+    ),
+    noticed(
+        "a partition of MariaDB is as old as its newest row",
+        f"{MY}.partitions",
+        "integration/harvest/databases/test_mariadb_partitions.py::test_a_partition_is_as_old_as_its_newest_row",
+        ("", "ORDER BY id DESC LIMIT 1", "ORDER BY id LIMIT 1"),
+    ),
+    noticed(
+        "with destinations a table of what failed is made",
+        "harvest.cli.init",
+        "unit/harvest/cli/test_init.py::test_with_destinations_there_is_a_table_of_what_failed",
+        ("init", "            attempts.create()\n", "            pass\n"),
+    ),
+    noticed(
+        "without destinations there is no table of what failed",
+        "harvest.cli.outbox",
+        "unit/harvest/cli/test_init.py::test_with_destinations_there_is_a_table_of_what_failed",
+        (
+            "Outbox.attempts",
+            "if self.config is None or not self.config.destinations:",
+            "if self.config is None:",
+        ),
+    ),
+    noticed(
+        "where there is no outbox its registration has a table",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_postgres_wal.py::test_the_table_of_the_registration_is_made_where_there_is_no_outbox",
+        ("PostgresWalSource.init", "        self.create_registration()\n", ""),
+    ),
+    noticed(
+        "a word of two letters is no header",
+        "harvest.outbox.record",
+        "unit/harvest/outbox/test_record.py::test_an_invalid_field_is_named_with_its_value",
+        ("_checked_headers", "[pair] if isinstance(pair, str) else pair", "pair"),
+    ),
+    noticed(
+        "a statement in SQLite is broken off",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_table.py::test_a_statement_under_way_is_broken_off_by_another_thread",
+        (
+            "SqliteTable.cancel",
+            "                connection.interrupt()\n",
+            "                pass\n",
+        ),
+    ),
+    noticed(
+        "the oldest SQLite that is supported is",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_table.py::test_a_library_that_is_too_old_is_told",
+        ("SqliteTable._check_table", "if version < _OLDEST:", "if version <= _OLDEST:"),
+    ),
+    noticed(
+        "a file without a write-ahead log is no outbox",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_table.py::test_a_file_that_cannot_have_a_write_ahead_log_is_no_outbox",
+        ("SqliteTable._create_table", '!= "wal"', '== ""'),
+    ),
+    noticed(
+        "an SQLite file that cannot be written is not well",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_table.py::test_a_file_that_cannot_be_written_is_not_well",
+        (
+            "SqliteTable._check_writable",
+            'Finding("privilege", "error", f"{self.path} cannot',
+            'Finding("privilege", "ok", f"{self.path} cannot',
+        ),
+    ),
+    noticed(
+        "a further column that goes is no text to SQLite",
+        f"{LITE}.table",
+        "unit/harvest/databases/test_sqlite_table.py::test_a_further_column_that_goes_is_missed",
+        ("SqliteTable._extra_columns", ".quoted(QUOTE)", ".quoted()"),
+    ),
+    noticed(
+        "a column that goes is no text to SQLite in what is set aside",
+        f"{LITE}.dead_letters",
+        "contract/test_dead_letters.py::test_a_column_that_goes_keeps_no_row_from_being_set_aside[sqlite]",
+        ("SqliteDeadLetters", "_quote: ClassVar[str] = QUOTE", "_quote: ClassVar[str] = '\"'"),
+    ),
+    noticed(
+        "columns of what is set aside in SQLite are looked at again",
+        f"{LITE}.dead_letters",
+        "contract/test_dead_letters.py::test_a_column_that_goes_keeps_no_row_from_being_set_aside[sqlite]",
+        ("SqliteDeadLetters._forget", "        self._columns = None\n", ""),
+    ),
+    noticed(
+        "columns of what is set aside in MariaDB are looked at again",
+        f"{MY}.dead_letters",
+        "contract/test_dead_letters.py::test_a_column_that_goes_keeps_no_row_from_being_set_aside[mariadb]",
+        ("MysqlDeadLetters._forget", "        self._columns = None\n", ""),
+    ),
+    noticed(
+        "tags are quoted by the rules of the server",
+        f"{MY}.mark",
+        "unit/harvest/databases/test_mysql_mark.py::test_tags_are_quoted_by_the_rules_of_the_server",
+        (
+            "MysqlMarkStore.purge",
+            "_PURGE + marks, ids, [tag.bytes for tag in tags]",
+            '_PURGE + "%s", ids, (tuple([tag.bytes for tag in tags]),)',
+        ),
+    ),
+    noticed(
+        "MariaDB's statements are looked at before its transactions",
+        f"{MY}.range",
+        "unit/harvest/databases/test_mysql_range.py::test_statements_are_looked_at_before_transactions",
+        (
+            "MysqlRangeStore._look",
+            "            statements = {\n"
+            "                connection: _text(number)\n"
+            "                for connection, number in "
+            "self._execute(_STATEMENTS.format(query=query))\n"
+            "            }\n"
+            "            found = self._execute(_TRANSACTIONS.format(mark=mark))\n",
+            "            found = self._execute(_TRANSACTIONS.format(mark=mark))\n"
+            "            asked = self._execute(_STATEMENTS.format(query=query))\n"
+            "            statements = {number: _text(query) for number, query in asked}\n",
+        ),
+    ),
+    noticed(
+        "a list of transactions that is never renewed is not believed",
+        f"{MY}.range",
+        "unit/harvest/databases/test_mysql_range.py::test_a_list_of_transactions_that_is_never_renewed_is_not_believed",
+        (
+            "MysqlRangeStore.holders",
+            "        raise StoreUnavailable(\n",
+            "        return Holders(drawn=drawn)\n        raise StoreUnavailable(\n",
+        ),
+    ),
+    noticed(
+        "a key in another character set is of one shard",
+        f"{MY}.range",
+        "integration/harvest/databases/test_mariadb.py::test_a_key_in_another_character_set_is_of_one_shard",
+        ("MysqlRangeStore._shard_of_key", 'if charset in (None, "utf8mb4")', "if charset"),
+    ),
+    noticed(
+        "a dead letter without a key has none in JSON",
+        "harvest.cli.dead_letters",
+        "unit/harvest/cli/test_dead_letters.py::test_a_key_that_is_none_or_no_text_is_shown",
+        ("_as_json", "None if row.key is None else _text(row.key)", "_text(row.key)"),
+    ),
+    noticed(
+        "a key that is no text is shown",
+        "harvest.cli.dead_letters",
+        "unit/harvest/cli/test_dead_letters.py::test_a_key_that_is_none_or_no_text_is_shown",
+        ("_text", 'key.decode(errors="backslashreplace")', "key.decode()"),
+    ),
+    noticed(
+        "topics that differ in capitals are two to MariaDB, too",
+        f"{MY}.dead_letters",
+        "integration/harvest/databases/test_mariadb.py::test_topics_that_differ_in_capitals_are_two",
+        ("MysqlDeadLetters", '"CAST(kafka_topic AS BINARY)"', '"kafka_topic"'),
+    ),
+    noticed(
+        "a row from the future has no negative age",
+        f"{CORE}.interfaces.mark_store",
+        "integration/harvest/databases/test_backlog_bound.py::test_a_row_from_the_future_has_no_negative_age[sqlite-0]",
+        ("Backlog.of", "max(0.0, oldest_age_s)", "oldest_age_s"),
     ),
     noticed(
         "bounds in MariaDB begin below ids that may still appear",

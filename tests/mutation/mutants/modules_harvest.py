@@ -1879,7 +1879,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "the age of a row in SQLite is in seconds",
         f"{LITE}.mark",
         "unit/harvest/databases/test_sqlite_mark.py::test_the_age_of_the_oldest_row_is_in_seconds",
-        ("", "* 86400.0)", "* 1440.0)"),
+        ("", "* 86400.0", "* 1440.0"),
     ),
     noticed(
         "dead letters in SQLite are those of range mode, too",
@@ -4009,6 +4009,6 @@ HARVESTERS: tuple[Noticed, ...] = (
         "a table of attempts of an earlier version is brought up to date",
         f"{PG}.attempts",
         "unit/harvest/databases/test_postgres_attempts.py::test_the_table_is_made_or_brought_up_to_date_before_anything_is_noted",
-        ("PostgresAttempts._create", "elif not self._is_current:", "elif False:"),
+        ("PostgresAttempts.create", "elif not self._is_current:", "elif False:"),
     ),
 )

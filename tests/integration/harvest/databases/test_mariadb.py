@@ -16,9 +16,9 @@ import pymysql
 import pytest
 
 from harvest import OutboxRecord, Stasher
-from harvest.core.dead_letters import BadRow
+from harvest.core.dead_letters import MISSING_TOPIC, BadRow
 from harvest.core.gaps import Gaps
-from harvest.core.interfaces.dead_letter_store import Selection
+from harvest.core.interfaces.dead_letter_store import Dropped, Selection
 from harvest.core.mark_checkpoint import Term
 from harvest.core.source import Registration
 from harvest.core.table_name import TableName
@@ -342,6 +342,22 @@ def test_many_gaps_are_looked_up_at_one_moment(mariadb_database: str) -> None:
     store.close()
 
 
+def test_a_key_in_another_character_set_is_of_one_shard(mariadb_database: str) -> None:
+    """The server finds the shard of what is read, and we that of what was in a gap."""
+    seen: list[int] = []
+    MysqlRangeStore(mariadb_database, "outbox").init()
+    with connect(mariadb_database, autocommit=True) as connection:
+        execute(connection, "ALTER TABLE outbox MODIFY kafka_key VARCHAR(9) CHARACTER SET latin1")
+        for number in range(20):
+            execute(connection, insert(f"é{number}"))
+    for shard in range(3):
+        with closing(MysqlRangeStore(mariadb_database, "outbox", shard=shard, shards=3)) as store:
+            ids = [row[0] for row in store.read(0, 100).rows]
+            assert [row[0] for row in store.fetch([(1, 100)])] == ids
+            seen += ids
+    assert sorted(seen) == list(range(1, 21))
+
+
 def test_bytes_and_headers_arrive_as_they_are(mariadb_database: str) -> None:
     store = MysqlMarkStore(mariadb_database, "outbox")
     store.init(value_type="bytes")
@@ -439,7 +455,12 @@ def test_who_finds_the_database_read_only_connects_anew(mariadb_database: str) -
 
 
 def test_what_a_server_is_set_to_changes_nothing(mariadb_database: str) -> None:
-    settings = {"sql_safe_updates": 1, "sql_select_limit": 1, "completion_type": 1}
+    settings = {
+        "sql_safe_updates": 1,
+        "sql_select_limit": 1,
+        "completion_type": 1,
+        "sql_mode": "CONCAT(@@GLOBAL.sql_mode, ',NO_BACKSLASH_ESCAPES')",
+    }
     first = Registration("cluster", "topic", "group", "mark")
     with connect(mariadb_database, autocommit=True) as connection:
         for name, value in settings.items():
@@ -457,6 +478,8 @@ def test_what_a_server_is_set_to_changes_nothing(mariadb_database: str) -> None:
                     Stasher().stash(connection, OutboxRecord(topic, "k", "v"))
                     connection.commit()
                 assert sorted(store.topics()) == ["one", "two"]
+                ids = [row.id for row in store.mark(TERM, 0, 10, 60_000.0)]
+                assert store.purge(ids, [TERM.tag(0)]) == 2
         finally:
             for name in settings:
                 execute(connection, f"SET GLOBAL {name} = DEFAULT")
@@ -476,6 +499,24 @@ def test_without_the_privilege_to_see_transactions_range_mode_is_refused(
         store.connect()
     assert any(f.level == "error" and "PROCESS" in f.text for f in store.check())
     store.close()
+
+
+def test_who_may_make_no_tables_registers_in_that_of_its_owner(mariadb_database: str) -> None:
+    ours = Registration("cluster", "topic", "group", "mark")
+    MysqlMarkStore(mariadb_database, "outbox").init()
+    database = mariadb_database.rpartition("/")[2]
+    with connect(mariadb_database) as connection:
+        execute(connection, "CREATE USER IF NOT EXISTS 'reaper'@'127.0.0.1'")
+        for rights, table in (
+            ("SELECT, UPDATE, DELETE", "outbox"),
+            ("SELECT, INSERT, UPDATE", "outbox_registration"),
+        ):
+            execute(connection, f"GRANT {rights} ON `{database}`.{table} TO 'reaper'@'127.0.0.1'")
+    url = mariadb_database.replace("root@", "reaper@")
+    with closing(MysqlMarkStore(url, "outbox")) as store:
+        store.connect()
+        assert store.register(ours) == ours
+        assert store.visit("one").visit == 1
 
 
 def insert(key: str) -> str:
@@ -582,6 +623,29 @@ def test_a_lookup_sees_one_moment_in_all_its_parts(
         assert store.lookup([(1, 1), (3, 3)]) == []
         assert len(asked) == 2
         assert [row[0] for row in store.read(0, 10).rows] == [1, 2, 3], "the next moment is another"
+
+
+def test_topics_that_differ_in_capitals_are_two(mariadb_database: str) -> None:
+    """In a column of one's own, too, which may take them for one: `drop --topic` is for good."""
+    with (
+        closing(MysqlMarkStore(mariadb_database, "outbox")) as store,
+        closing(dead_letters.MysqlDeadLetters(mariadb_database, "outbox")) as letters,
+    ):
+        store.init()
+        with connect(mariadb_database, autocommit=True) as connection:
+            execute(
+                connection,
+                "ALTER TABLE outbox MODIFY kafka_topic VARCHAR(249) COLLATE utf8mb4_general_ci",
+            )
+            for topic in "tT":
+                execute(connection, insert("k").replace("'t'", f"'{topic}'"))
+        store.mark(TERM, 0, 10, 60_000.0)
+        missing = MISSING_TOPIC.format
+        assert letters.add([BadRow(1, missing("t")), BadRow(2, missing("T"))], TERM) == {1, 2}
+        assert letters.missing_topics() == {"t", "T"}
+        assert [row.id for row in letters.rows(Selection(topic="T"), 9)] == [2]
+        assert letters.drop(Selection(topic="T"), mode="mark") == Dropped(1, 0)
+        assert [row.topic for row in letters.rows(Selection(), 9)] == ["t"]
 
 
 def test_rows_that_are_being_set_aside_are_locked(

@@ -106,6 +106,20 @@ def test_partitions_are_made_ahead_archived_and_dropped_behind(
     assert (first.name, first.low, first.high) == ("p100", 100, 200)
 
 
+def test_a_partition_is_as_old_as_its_newest_row(
+    parts: MysqlPartitions, mariadb_database: str
+) -> None:
+    """What is younger than it has to be kept would go with the rest."""
+    look_after(parts, 0)
+    fill(mariadb_database, 150)
+    with closing(connect(mariadb_database, autocommit=True)) as connection:
+        execute(connection, "UPDATE outbox SET create_time = NOW(6) WHERE id = 99")
+    first, second, *_ = parts.inventory().partitions
+    assert first.age_s is not None
+    assert second.age_s is not None
+    assert first.age_s < 3_600 < second.age_s
+
+
 def test_rows_that_outran_the_partitions_are_moved_into_the_next(
     parts: MysqlPartitions, mariadb_database: str
 ) -> None:

@@ -23,8 +23,12 @@ from harvest import (
     TableMissing,
     UnsupportedConnection,
 )
+from harvest.core.dead_letters import BadRow
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row
+from harvest.core.source import Registration
+from harvest.databases.postgres.attempts import Attempt, PostgresAttempts
+from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
 from marshal_py.embedded import EmbeddedPostgres
 
@@ -243,6 +247,49 @@ def test_missing_privileges_on_the_tables_beside_are_named(
     finally:
         store.close()
         db.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
+
+
+RIGHTS = {
+    "outbox": "SELECT, UPDATE, DELETE",
+    "outbox_registration": "SELECT, INSERT, UPDATE",
+    "outbox_dead_letters": "SELECT, INSERT, DELETE",
+    "outbox_attempts": "SELECT, INSERT, UPDATE, DELETE",
+}
+
+
+def test_the_rights_that_are_documented_are_enough(
+    postgres_database: str, db: psycopg.Connection
+) -> None:
+    """Without one to make tables, `CREATE TABLE IF NOT EXISTS` is refused for one that is there."""
+    with (
+        closing(PostgresMarkStore(postgres_database, "outbox")) as store,
+        closing(PostgresDeadLetters(postgres_database, "outbox")) as letters,
+        closing(PostgresAttempts(postgres_database, "outbox")) as attempts,
+    ):
+        store.init()
+        letters.create()
+        attempts.create()
+    with db.transaction():
+        Stasher().stash(db, RECORD)
+    user = f"reaper_{db.info.dbname}"
+    db.execute(f"REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE ROLE {user} LOGIN")
+    for table, rights in RIGHTS.items():
+        db.execute(f"GRANT {rights} ON {table} TO {user}")
+    url = psycopg.conninfo.make_conninfo(postgres_database, user=user)
+    ours = Registration("cluster", "topic", "group", "mark")
+    with (
+        closing(PostgresMarkStore(url, "outbox")) as store,
+        closing(PostgresDeadLetters(url, "outbox")) as letters,
+        closing(PostgresAttempts(url, "outbox")) as attempts,
+    ):
+        store.connect()
+        assert store.register(ours) == ours
+        assert store.visit("one").visit == 1
+        (row,) = store.mark(TERM, 0, 9, LONG_MS)
+        attempts.record([Attempt(row.id, "crm", 1, "no answer", None, True)])
+        assert letters.add([BadRow(row.id, "bad")], TERM) == {row.id}
+        attempts.forget([row.id])
+    db.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
 
 
 def test_no_password_in_any_error() -> None:

@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from harvest import OutboxRecord, Stasher
+from harvest.core.wal_options import WalOptions
 from harvest.core.wal_position import WalPosition
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
@@ -130,6 +131,17 @@ def test_rows_from_before_the_slot_are_a_reason_to_make_none(postgres_database: 
         assert source.init(begin_now=True)
         assert len(slots(postgres_database)) == 1
         assert not source.init(), "it is there"
+        source.slot.drop()
+
+
+def test_the_table_of_the_registration_is_made_where_there_is_no_outbox(
+    postgres_database: str,
+) -> None:
+    """Whoever harvests may be allowed to make none."""
+    options = WalOptions("message")
+    with closing(PostgresWalSource(postgres_database, "outbox", options)) as source:
+        source.init()
+        assert source._statement("SELECT visit FROM {registration}") == []
         source.slot.drop()
 
 

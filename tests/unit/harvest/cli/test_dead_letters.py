@@ -94,6 +94,17 @@ def test_a_list_says_of_each_row_what_an_operator_needs(url: str) -> None:
     assert f"  {KEYS[3][:23]}…  " in lines[3]
 
 
+def test_a_key_that_is_none_or_no_text_is_shown(url: str) -> None:
+    with database(url).transaction() as connection:
+        for id, key in ((3, "NULL"), (4, "x'61ff'")):
+            connection.execute(f"UPDATE outbox_dead_letters SET kafka_key = {key} WHERE id = {id}")
+    rows = run(url, "list", "--topic", "bills", code=1)["rows"]
+    assert [row["key"] for row in rows] == [None, "a\\xff"]
+    first, second, _ = shown(url, "list", "--topic", "bills", code=1).splitlines()
+    assert "  bills  NULL  " in first
+    assert "  bills  a\\xff  " in second
+
+
 def test_what_is_selected_by_each_option(url: str) -> None:
     for options, ids in (
         (["--id", "3", "--id", "1"], [1, 3]),

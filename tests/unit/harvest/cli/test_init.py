@@ -82,6 +82,26 @@ def test_with_two_databases_the_table_of_ids_is_made_in_the_primary(
     assert done == ["init", "close"]
 
 
+@pytest.mark.parametrize("with_destinations", [True, False])
+def test_with_destinations_there_is_a_table_of_what_failed(
+    written: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, with_destinations: bool
+) -> None:
+    """Who leads may be allowed to make none."""
+    done: list[str] = []
+
+    def attempts(table: TableName) -> Any:
+        return SimpleNamespace(
+            create=lambda: done.append(f"create {table}"), close=lambda: done.append("close")
+        )
+
+    tables = Postgres(there=False)
+    monkeypatch.setattr(tables, "attempts", attempts, raising=False)
+    monkeypatch.setattr("harvest.databases.registry.database", lambda _: tables)
+    to = "destinations: {crm: {http: {uri: 'http://crm/'}}}\n" if with_destinations else ""
+    init("-c", str(written(f"database: host=d\noutbox: shop\n{to}")))
+    assert done == (["create shop", "close"] if with_destinations else [])
+
+
 def test_bytes_are_asked_for(url: str) -> None:
     init("-d", url)
     init("-d", url, "-t", "raw", "--bytes")

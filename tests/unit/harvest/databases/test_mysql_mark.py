@@ -14,6 +14,25 @@ from tests.unit.harvest.databases.test_mysql_table import URL, Driver, driver
 __all__ = ["driver"]
 
 
+def test_tags_are_quoted_by_the_rules_of_the_server(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyMySQL 1.1 quotes bytes in a list with backslashes in any case. A server for which they are
+    characters like others (NO_BACKSLASH_ESCAPES) found no such tag, and nothing was purged."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(statement: str, parameters: Any = None) -> int:
+        seen.append((statement, parameters))
+        return 1
+
+    monkeypatch.setattr(driver, "execute", note)
+    store, tags = MysqlMarkStore(URL, "outbox"), [Term.of(1).tag(batch) for batch in (0, 1)]
+    store.purge([1, 2, 5], tags)
+    statement, given = seen[-1]
+    assert statement.endswith(" AND leader_id IN (%s, %s)")
+    assert list(given) == [tag.bytes for tag in tags]
+
+
 def test_a_new_connection_may_lead_to_a_server_with_another_clock(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

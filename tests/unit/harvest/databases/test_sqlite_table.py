@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.registry import database
 from harvest.databases.sqlite.mark import SqliteMarkStore
@@ -66,6 +69,89 @@ def test_a_file_whose_readers_and_writers_wait_for_each_other_is_not_well(
     (wrong,) = [finding for finding in store.check() if finding.level != "ok"]
     assert (wrong.subject, wrong.level) == ("journal", "error")
     assert "PRAGMA journal_mode=WAL" in wrong.text
+
+
+def test_a_library_that_is_too_old_is_told(
+    store: SqliteMarkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 35, 0))
+    assert {finding.level for finding in store.check()} == {"ok"}
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+    (only,) = store.check()
+    assert (only.level, only.text.endswith("3.35 is the oldest")) == ("error", True)
+
+
+def test_a_file_that_cannot_have_a_write_ahead_log_is_no_outbox(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system of the network."""
+    with closing(SqliteMarkStore(url, OUTBOX)) as store:
+        monkeypatch.setattr(store, "_execute", lambda *_: [(b"delete",)])
+        with pytest.raises(StoreUnavailable, match="needs a local file system"):
+            store.init()
+
+
+def test_a_file_that_cannot_be_written_is_not_well(
+    store: SqliteMarkStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harvest.databases.sqlite.table._BUSY_TIMEOUT_S", 0.0)
+    with database(url).transaction() as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        store.close()
+        (wrong,) = [finding for finding in store.check() if finding.level != "ok"]
+    assert (wrong.subject, wrong.level) == ("privilege", "error")
+    assert "cannot be written: " in wrong.text
+    assert {finding.level for finding in store.check()} == {"ok"}
+
+
+def test_a_statement_under_way_is_broken_off_by_another_thread(store: SqliteMarkStore) -> None:
+    failures: list[StoreUnavailable] = []
+    endless = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c"
+
+    def work() -> None:
+        try:
+            store._execute(endless)
+        except StoreUnavailable as error:
+            failures.append(error)
+
+    store.connect()
+    connection = store._connected()
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(1_000):
+            store.cancel()
+            thread.join(0.01)
+            if failures:
+                break
+        assert len(failures) == 1
+    finally:
+        while thread.is_alive():
+            connection.interrupt()
+            thread.join(0.01)
+    assert store.backlog().rows == 3
+
+
+@pytest.mark.parametrize("kind", [SqliteMarkStore, SqliteRangeStore])
+def test_a_further_column_that_goes_is_missed(
+    url: str, kind: type[SqliteMarkStore | SqliteRangeStore]
+) -> None:
+    """It was published with its own name for a value."""
+    with closing(kind(url, OUTBOX, extra={"trace": "trace_id"})) as store:
+        store.init()
+        with database(url).transaction() as connection:
+            connection.execute("ALTER TABLE outbox ADD trace_id TEXT")
+            Stasher().stash(connection, OutboxRecord("t", "k", "v"))
+        store.connect()
+        with database(url).transaction() as connection:
+            connection.execute("ALTER TABLE outbox DROP COLUMN trace_id")
+        read = (
+            partial(store.mark, Term.of(1), 0, 9, 60_000.0)
+            if isinstance(store, SqliteMarkStore)
+            else partial(store.read, 0, 9)
+        )
+        with pytest.raises(SchemaError, match="no such column: trace_id"):
+            read()
 
 
 def test_who_writes_is_waited_for(store: SqliteMarkStore) -> None:

@@ -44,6 +44,7 @@ def test_a_topic_that_kafka_refuses_is_refused(topic: object) -> None:
         ("key is 3", {"key": 3}),
         ("value is of type dict", {"value": {}}),
         (r"headers\[0\] is 'ab3'", {"headers": ["ab3"]}),
+        (r"headers\[0\] is 'id'", {"headers": ("id", "42")}),
         (r"headers\[1\] has the name 3", {"headers": [("a", "b"), (3, "x")]}),
         (r"headers\[0\], 'a', has the value None", {"headers": {"a": None}}),
     ],
