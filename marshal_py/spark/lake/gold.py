@@ -115,7 +115,7 @@ WITH hours AS (
     regexp_extract(topic, '{parts}', 3) AS divided
   FROM (
     SELECT topic FROM {positions}
-    WHERE day IS NULL OR day BETWEEN date_sub({day}, {still}) AND date_add({day}, {days})
+    WHERE day IS NULL OR day BETWEEN date_sub({day}, {days}) AND date_add({day}, {days})
     UNION SELECT topic FROM {claims} WHERE day IS NULL OR day >= {day}
   )
 ), steps AS (
