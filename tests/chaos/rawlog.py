@@ -14,7 +14,7 @@ import mmh3
 import msgpack
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-__all__ = ["Claimed", "Fold", "Ranges", "Record", "coordinator", "read_topic"]
+__all__ = ["Claimed", "Fold", "Ranges", "Record", "Taken", "coordinator", "read_topic"]
 
 Key = tuple[str, str, int]
 """(group, topic, partition)."""
@@ -27,6 +27,15 @@ class Record(NamedTuple):
     key: Any
     value: Any
     at_ms: int = 0
+
+
+class Taken(NamedTuple):
+    """What was taken from a holder: the version that the claim names, how long the holder had been
+    silent, in its intervals, and what happened, in words."""
+
+    named: int
+    silence: float
+    text: str
 
 
 def coordinator(group: str, partitions: int) -> int:
@@ -149,11 +158,8 @@ class Fold:
         """Epochs that their holders gave back."""
         self.heard_ms: dict[tuple[str, str, str], int] = {}
         """When the broker had the last heartbeat of a session."""
-        self.early: list[str] = []
-        """What was taken from a holder that had not been silent for two intervals (§5.2, §5.4)."""
-        self.takeovers = 0
-        self.shortest_silence: float | None = None
-        """Before a takeover, in intervals of the holder."""
+        self.taken: list[Taken] = []
+        """What somebody else held."""
         self.accepted = 0
         self.rejected = 0
         self.strange: list[int] = []
@@ -221,25 +227,21 @@ class Fold:
         epoch = self.base + offset
         cell = self.cells.setdefault(key, _Cell())
         if cell.holder not in (None, client):
-            self._taken(found, key, cell, client)
+            self._taken(found, key, cell, client, expected)
         cell.interval_ms, cell.heard_ms = interval_ms, found.at_ms
         cell.holder, cell.instance, cell.epoch, cell.version = client, instance, epoch, offset
         position = max(cell.next_offset, cell.claimed_offset)
         self.claims[epoch] = Claimed(key, client, instance, position, found.at_ms)
         self.accepted += 1
 
-    def _taken(self, found: Record, key: Key, cell: _Cell, client: str) -> None:
-        """Nobody may take what a lease still covers: two intervals, less what clocks may differ."""
+    def _taken(self, found: Record, key: Key, cell: _Cell, client: str, named: int) -> None:
         session = (key[0], cell.holder or "", cell.instance or "")
         silence_ms = found.at_ms - max(cell.heard_ms, self.heard_ms.get(session, 0))
-        self.takeovers += 1
-        intervals = silence_ms / cell.interval_ms
-        self.shortest_silence = min(self.shortest_silence or intervals, intervals)
-        if silence_ms < 1.95 * cell.interval_ms:
-            self.early.append(
-                f"{self.partition}@{found.offset}: {client} took {key} from {cell.holder} "
-                f"{silence_ms} ms after its last record, at an interval of {cell.interval_ms} ms"
-            )
+        text = (
+            f"{self.partition}@{found.offset}: {client} took {key} from {cell.holder} "
+            f"{silence_ms} ms after its last record, at an interval of {cell.interval_ms} ms"
+        )
+        self.taken.append(Taken(named, silence_ms / cell.interval_ms, text))
 
     def _genesis(self, at_ms: int, identity: str, previous: str, base: int) -> None:
         if previous != self.identity or (base <= self.base and (self.identity or base)):

@@ -170,6 +170,19 @@ def test_traces_of_another_log_are_explained_where_there_was_one_and_nowhere_els
     assert _kinds(case) == set()
 
 
+def test_a_claim_that_names_a_lost_record_may_name_by_chance_what_there_is_now() -> None:
+    case = _claims()
+    _taken_early(case)
+    p = coordinator("claimer", 4)
+    case.log_before = {p: case.log[p][:2]}
+    assert _kinds(case) == {"taken too early"}
+    case.log_before = {p: [case.log[p][0], case.log[p][1]._replace(value=b"lost")]}
+    verdict = judge(case)
+    assert verdict.anomalies == []
+    assert verdict.figures["taken_by_chance"] == 1
+    assert "shortest_silence_intervals" not in verdict.figures
+
+
 def test_a_takeover_has_a_bound_unless_the_machine_stood_still() -> None:
     case = _claims()
     case.histories["claimer-b"][1] = _act(4_300, 2)  # 3.1 s after the death

@@ -147,7 +147,7 @@ WITH hours AS (
     WHERE (day IS NULL OR day >= {day}) AND from_at < date_add({day}, 1) AND first_offset IS NULL
   ) JOIN names AS n USING (name)
   WHERE n.topic IN (
-    SELECT topic FROM {published} WHERE day BETWEEN date_sub({day}, {still}) AND {day}
+    SELECT DISTINCT topic FROM {published} WHERE day BETWEEN date_sub({day}, {still}) AND {day}
   )
 ), hourly AS (
   SELECT group_id, topic, partition, divided, slot,
