@@ -197,6 +197,34 @@ COMMANDS: tuple[Noticed, ...] = (
         ("LagClock.__init__", "deque(maxlen=_SAMPLES)", "deque()"),
     ),
     noticed(
+        "metrics are of the type that Prometheus takes",
+        f"{TELEMETRY}.status_server",
+        "unit/marshal_py/telemetry/test_status_server.py::test_an_answer_says_what_it_is",
+        ("_Handler.do_GET", "200, _METRICS_TYPE,", '200, "text/html",'),
+    ),
+    noticed(
+        "health is told as JSON",
+        f"{TELEMETRY}.status_server",
+        "unit/marshal_py/telemetry/test_status_server.py::test_an_answer_says_what_it_is",
+        ("_Handler.do_GET", '"application/json"', '"text/plain"'),
+    ),
+    noticed(
+        "a command says how far it has read a log",
+        f"{CLI}.command",
+        "unit/marshal_py/cli/test_options_reach.py::test_what_is_said_is_what_is_looked_for",
+        ("command", "replace(connection, progress=LogProgress())", "connection"),
+    ),
+    noticed(
+        "what the dashboard does is on standard error, too",
+        f"{CLI}.dashboard",
+        "unit/marshal_py/cli/test_dashboard.py::test_nothing_is_written_unless_it_is_asked_for",
+        (
+            "dashboard",
+            '            log_to_stderr(name="marshal_py.dashboard.actions")\n',
+            "            pass\n",
+        ),
+    ),
+    noticed(
         "a log is recovered only with --yes",
         f"{CLI}.recover",
         f"{OF_CLI}/test_recover.py::test_without_yes_it_is_a_dry_run_that_says_so",

@@ -80,7 +80,7 @@ COORDINATION: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
-        "how far a replay is counts from where it begins",
+        "how far a replay is, is counted from where it begins",
         f"{ADMIN}.log_replay",
         "unit/marshal_py/admin/test_log_verification.py::test_a_long_log_is_read_for_an_hour_and_how_far_is_told",
         (
@@ -106,6 +106,24 @@ COORDINATION: tuple[Noticed, ...] = (
         f"{ADMIN}.cluster_checks",
         "unit/marshal_py/admin/test_cluster_checks.py::test_new_replicas_are_spread_over_all_brokers",
         ("_more_replicas", "*others[turn:], *others[:turn]", "*others"),
+    ),
+    noticed(
+        "a status watches for as long as was said",
+        f"{ADMIN}.status",
+        "unit/marshal_py/admin/test_status.py::test_the_log_is_watched_for_as_long_as_was_said",
+        ("read_status", "observe_s=observe_s, ", ""),
+    ),
+    noticed(
+        "a machine may have no clock that counts its sleep",
+        f"{ADMIN}.cluster_facts",
+        "unit/marshal_py/admin/test_cluster_facts.py::test_brokers_have_two_names_and_a_machine_may_have_no_clock_that_counts_its_sleep",
+        ("gather_cluster_facts", 'hasattr(time, "CLOCK_BOOTTIME")', "True"),
+    ),
+    noticed(
+        "a doctor names brokers by either setting",
+        f"{ADMIN}.cluster_facts",
+        "unit/marshal_py/admin/test_cluster_facts.py::test_brokers_have_two_names_and_a_machine_may_have_no_clock_that_counts_its_sleep",
+        ("gather_cluster_facts", ', kafka.get("metadata.broker.list"))', ")"),
     ),
     noticed(
         "a snapshot of another number of partitions trims nothing",

@@ -112,7 +112,9 @@ class Cluster:
         is_topic = ConfigResource.Type.TOPIC
         return {each: Future(found if each.restype is is_topic else most) for each in resources}
 
-    def describe_topics(self, topics: Any, **_: object) -> dict[str, Future]:
+    def describe_topics(self, topics: Any, **asked: object) -> dict[str, Future]:
+        assert asked["include_authorized_operations"]
+
         def answer(found: Any) -> Future:
             if not isinstance(found, Exception):
                 found = SimpleNamespace(authorized_operations=found)

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from harvest.config.load import parse
 from harvest.core.range_checkpoint import Position
+from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import Extent, Inventory, Partition
 from harvest.runtime import partition_upkeep as module
 
@@ -31,11 +32,15 @@ def test_the_slowest_shard_keeps_a_partition(
             return Position(1, shard, 3, 3900)
         return None if last_id is None else Position(1, shard, 3, last_id)
 
-    store: Any = SimpleNamespace(inventory=lambda: Inventory(PARTS, 3900), close=lambda: None)
+    closed: list[str] = []
+    store: Any = SimpleNamespace(
+        inventory=lambda: Inventory(PARTS, 3900), close=lambda: closed.append("store")
+    )
     monkeypatch.setattr(module, "database", lambda _: SimpleNamespace(partitions=lambda _: store))
     monkeypatch.setattr(module, "Checkpoints", lambda _: SimpleNamespace(read=read))
     dropped = [part.low for part in module.maintain_partitions(CONFIG, dry_run=True).drop]
     assert dropped == ([1, 1001] if last_id == 2500 else [])
+    assert closed == ["store"]
 
 
 def test_in_wal_mode_each_look_at_what_is_published_is_a_new_one(
@@ -97,15 +102,16 @@ def test_in_wal_mode_a_partition_goes_that_was_filled_just_now(
         "group: g\nmode: wal\nwal: {purge: partitions}\n"
         "partitions: {rows: 1000, retain_hours: 0}\n"
     )
+    closed: list[str] = []
     store = SimpleNamespace(
         inventory=lambda: Inventory(PARTS[:1], drawn),
         obstacle=lambda _: None,
-        close=lambda: None,
+        close=lambda: closed.append("store"),
     )
     made = SimpleNamespace(wal_partitions=lambda *_: store)
     monkeypatch.setattr(module, "database", lambda _: made)
     todo = module.maintain_partitions(config, dry_run=True, published=lambda: 9)
-    assert (todo.drop, list(todo.kept)) == (dropped, [])
+    assert (todo.drop, list(todo.kept), closed) == (dropped, [], ["store"])
 
 
 def test_in_wal_mode_too_rows_are_in_the_archive_before_their_partition_goes(
@@ -162,3 +168,41 @@ def test_the_archive_knows_which_rows_are_set_aside(
     assert [found["id"] for found in archive.read(1, 1000)] == [3]
     assert parquet.read_table(archive.files()[0].path).num_rows == 2
     assert closed == ["letters"]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("mode: range\nprimary: {database: host=p}\n", "where there are two databases"),
+        ("mode: wal\n", "wal.purge is delete: "),
+        ("mode: wal\nwal: {purge: keep}\n", "wal.purge is keep: "),
+    ],
+)
+def test_where_partitions_are_not_dropped_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, more: str, why: str
+) -> None:
+    config = parse("database: host=d\nkafka: {bootstrap.servers: 'localhost:1'}\ngroup: g\n" + more)
+    monkeypatch.setattr(module, "database", lambda _: pytest.fail("the table is touched"))
+    with pytest.raises(ConfigurationError, match=why):
+        module.maintain_partitions(config)
+
+
+def test_what_was_done_is_told_and_what_could_not_be_archived_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "harvest")
+    done = SimpleNamespace(
+        create=[(3001, 4001)],
+        drop=PARTS[:1],
+        unarchived=[(PARTS[1], "no space left")],
+        kept=[(PARTS[2], "its newest row is 9 s old")],
+        swept=3,
+    )
+    monkeypatch.setattr(module, "maintain_partitions", lambda *_, **__: done)
+    module.maintain_partitions_and_tell(CONFIG)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "a partition for ids from 3001 to 4000 is ready"),
+        ("INFO", "the partition outbox_p1 is dropped: all published"),
+        ("ERROR", "the partition outbox_p1001 is not dropped: no space left"),
+        ("INFO", "3 rows are deleted: published, and old enough"),
+    ]

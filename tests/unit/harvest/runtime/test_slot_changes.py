@@ -331,3 +331,65 @@ def test_a_dry_run_leads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == module.Renewal(None, 7)
     with pytest.raises(AssertionError, match="it leads"):
         module.renew_slot(CONFIG, publish_table=True)
+
+
+def test_rows_behind_an_id_are_published_and_the_table_is_guarded_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[int | None] = []
+    renewed: list[dict[str, Any]] = []
+
+    def count(after: int | None) -> int:
+        counted.append(after)
+        return 7
+
+    def renew(*_: object, **how: Any) -> module.Renewal:
+        renewed.append(how)
+        return module.Renewal(None, 7)
+
+    source = SimpleNamespace(
+        slot=SimpleNamespace(state=lambda: None, drop=lambda: None),
+        count_rows=count,
+        create_publication=lambda: None,
+        close=lambda: None,
+    )
+    monkeypatch.setattr(module, "alone", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(module, "refuse_dead_letters", lambda _: None)
+    monkeypatch.setattr(module, "keep_source", lambda *_: None)
+    monkeypatch.setattr(module, "make_wal_source", lambda _: source)
+    monkeypatch.setattr(module, "_renewed", renew)
+    module.renew_slot(CONFIG, publish_table=True, after=5, dry_run=True)
+    assert (counted, renewed) == ([5], [])
+    module.renew_slot(CONFIG, publish_table=True, after=5)
+    module.renew_slot(CONFIG, publish_table=False)
+    assert renewed == [
+        {"publish_table": True, "after": 5, "guard_table": True},
+        {"publish_table": False, "after": None, "guard_table": False},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "has_table", "published"),
+    [("goharvest", True, True), ("goharvest", False, False), ("debezium", True, False)],
+)
+def test_a_table_whose_ids_say_no_order_is_not_published_when_a_slot_begins(
+    monkeypatch: pytest.MonkeyPatch, layout: str, has_table: bool, published: bool
+) -> None:
+    seen: list[bool] = []
+
+    def renew(*_: object, publish_table: bool, after: None) -> module.Renewal:
+        del after
+        seen.append(publish_table)
+        return module.Renewal(None, 7)
+
+    source = SimpleNamespace(
+        slot=SimpleNamespace(state=lambda: None, drop=lambda: None),
+        options=CONFIG.wal.model_copy(update={"layout": layout}).options(),
+        has_table=lambda: has_table,
+        create_publication=lambda: None,
+        close=lambda: None,
+    )
+    monkeypatch.setattr(module, "make_wal_source", lambda _: source)
+    monkeypatch.setattr(module, "_renewed", renew)
+    assert module.begin_slot(CONFIG) == 7
+    assert seen == [published]

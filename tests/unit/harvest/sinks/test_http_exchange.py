@@ -400,6 +400,23 @@ def test_a_name_that_is_not_looked_up_in_time_is_waited_for_no_longer(
     assert outcome.error == "no answer within 300 ms (NameLookupTimeout)"
 
 
+@pytest.mark.parametrize(
+    ("uri", "port"), [("http://h/x", 80), ("https://h/x", 443), ("https://h:8443/x", 8_443)]
+)
+def test_a_port_that_is_not_named_is_that_of_the_scheme(
+    monkeypatch: pytest.MonkeyPatch, uri: str, port: int
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def connect(_: DeadlineBackend, host: str, port: int) -> Stream:
+        asked.append((host, port))
+        raise httpcore.ConnectError("refused")
+
+    monkeypatch.setattr(DeadlineBackend, "connect_tcp", connect)
+    assert HttpSink(HttpEndpoint(uri)).send(Row(1, "t", b"k", b"{}"), "key", 7).unavailable
+    assert asked == [("h", port)]
+
+
 def test_who_answers_and_reads_no_more_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     deadline = Deadline()
     deadline.set(60.0)

@@ -76,6 +76,8 @@ def test_a_record_is_given_up_when_the_destination_is(sink: KafkaDestination) ->
     assert producer.settings["delivery.timeout.ms"] == 700
     assert "message.timeout.ms" not in producer.settings
     assert producer.settings["linger.ms"] == 3
+    assert not producer.settings["delivery.report.only.error"], "each is waited for"
+    assert not producer.settings["enable.gapless.guarantee"], "one that is refused takes no other"
 
 
 @pytest.mark.parametrize(
@@ -340,8 +342,9 @@ def test_the_topics_that_may_not_be_written_to_are_asked_for(
 ) -> None:
     rights = {"a": [AclOperation.WRITE], "b": [AclOperation.READ], "c": None, "d": KafkaException()}
 
-    def describe(topics: TopicCollection, **_: object) -> dict[str, Future[Any]]:
+    def describe(topics: TopicCollection, **asked: object) -> dict[str, Future[Any]]:
         del topics
+        assert asked["include_authorized_operations"]
         futures: dict[str, Future[Any]] = {name: Future() for name in rights}
         for name, found in rights.items():
             if isinstance(found, Exception):

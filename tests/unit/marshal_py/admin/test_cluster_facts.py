@@ -279,3 +279,15 @@ def test_a_probe_leaves_no_topic_behind(cluster: Cluster) -> None:
     with pytest.raises(BrokerUnavailable, match="nothing could be written to the scratch topic"):
         cluster.facts(probe=True)
     assert cluster.topics == set()
+
+
+def test_brokers_have_two_names_and_a_machine_may_have_no_clock_that_counts_its_sleep(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cluster.facts().counts_sleep
+    known = vars(cluster._time())
+    without = {name: its for name, its in known.items() if name != "CLOCK_BOOTTIME"}
+    monkeypatch.setattr(module, "time", SimpleNamespace(**without))
+    facts = gather_cluster_facts(Connection({"metadata.broker.list": "b:9092"}, "log"))
+    assert (facts.servers, facts.principal) == ("b:9092", "User:NAME")
+    assert not facts.counts_sleep

@@ -225,3 +225,17 @@ def test_in_version_1_a_pause_that_is_over_is_none(monkeypatch: pytest.MonkeyPat
         status = Look(monkeypatch, log).status(wire)
         assert [(p.version, p.expired) for p in status.pauses] == [(-1, False)] * pauses
         assert (status.attention, status.snapshots) == ([], [])
+
+
+def test_the_log_is_watched_for_as_long_as_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def read(_: Connection, **how: Any) -> None:
+        asked.append(how)
+        raise TopicMissing("this was all")
+
+    monkeypatch.setattr(module, "read_world", read)
+    with pytest.raises(TopicMissing):
+        read_status(CONNECTION, 2.5, text_wire(7))
+    (how,) = asked
+    assert (how["observe_s"], how["wire"].name) == (2.5, "text")

@@ -117,10 +117,13 @@ def test_nothing_is_written_unless_it_is_asked_for(
     monkeypatch.setattr(
         "marshal_py.dashboard.audit_trail.AuditTrail.ensure", lambda trail: made.append(trail.topic)
     )
+    logged: list[str] = []
+    monkeypatch.setattr(module, "log_to_stderr", lambda *, name: logged.append(name))
     url_of()
-    assert (made, served["follower"].write) == ([], False)
+    assert (made, served["follower"].write, logged) == ([], False, [])
     url_of("--write")
     assert (made, served["follower"].write) == (["__marshal.audit"], True)
+    assert logged == ["marshal_py.dashboard.actions"], "who did what is on standard error, too"
 
 
 @pytest.mark.parametrize(("number", "interrupted"), [(SIGTERM, False), (SIGINT, True)])

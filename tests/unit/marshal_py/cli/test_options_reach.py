@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from marshal_py.cli import claims, explain, groups, lag, status, tail, top, verify
+from marshal_py.cli.progress import LogProgress
 from marshal_py.errors import InvalidArgument
 from tests.support.marshal_command import without_brokers
 
@@ -77,3 +78,6 @@ def test_what_is_said_is_what_is_looked_for(
     assert "error: this was all" in without_brokers(*words).stderr
     (found,) = seen
     assert {name: found[name] for name in told} == told
+    assert isinstance(found["connection"].progress, LogProgress), (
+        "a long log is not read in silence"
+    )

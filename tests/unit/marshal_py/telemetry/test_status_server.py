@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -65,6 +66,23 @@ def test_who_connects_and_asks_nothing_is_not_waited_for_without_end(
     with server({"ok": True}) as found:
         assert get(found.port, "/healthz")[0] == 200
     assert waited_s == [10.0]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/healthz", "application/json"),
+        ("/metrics", "text/plain; version=0.0.4; charset=utf-8"),  # else Prometheus refuses it
+    ],
+)
+def test_an_answer_says_what_it_is(path: str, kind: str) -> None:
+    with (
+        server({"ok": True}, lambda: b"a 1\n") as found,
+        urllib.request.urlopen(f"http://127.0.0.1:{found.port}{path}", timeout=60) as answer,
+    ):
+        body = answer.read()
+        assert answer.headers["Content-Type"] == kind
+        assert int(answer.headers["Content-Length"]) == len(body)
 
 
 def test_an_ipv6_address_can_be_listened_on() -> None:
