@@ -1862,7 +1862,7 @@ DATABASES: tuple[Noticed, ...] = (
         "the oldest SQLite that is supported is",
         f"{LITE}.table",
         "unit/harvest/databases/test_sqlite_table.py::test_a_library_that_is_too_old_is_told",
-        ("SqliteTable._check_table", "if version < _OLDEST:", "if version <= _OLDEST:"),
+        ("", "_OLDEST: Final = (3, 35)", "_OLDEST: Final = (3, 34)"),
     ),
     noticed(
         "a file without a write-ahead log is no outbox",
