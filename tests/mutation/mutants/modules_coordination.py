@@ -126,6 +126,24 @@ COORDINATION: tuple[Noticed, ...] = (
         ("gather_cluster_facts", ', kafka.get("metadata.broker.list"))', ")"),
     ),
     noticed(
+        "an operator judges no snapshot",
+        f"{ADMIN}.operator",
+        "unit/marshal_py/admin/test_operator.py::test_a_log_is_read_as_by_one_who_polls_now_and_then_and_judges_no_snapshot",
+        ("Operator.__init__", "            compare_snapshots=False,\n", ""),
+    ),
+    noticed(
+        "an operator polls a log now and then alone",
+        f"{ADMIN}.operator",
+        "unit/marshal_py/admin/test_operator.py::test_a_log_is_read_as_by_one_who_polls_now_and_then_and_judges_no_snapshot",
+        ("Operator.__init__", "            is_polled=False,\n", ""),
+    ),
+    noticed(
+        "who recovers a log judges no snapshot",
+        f"{ADMIN}.log_recovery",
+        "unit/marshal_py/admin/test_log_recovery.py::test_a_log_that_is_made_anew_meanwhile_is_read_again_but_not_for_ever",
+        ("_Log.__init__", ", compare_snapshots=False", ""),
+    ),
+    noticed(
         "a snapshot of another number of partitions trims nothing",
         f"{ADMIN}.log_trimming",
         f"{OF_ADMIN}/test_log_trimming.py::test_a_snapshot_of_another_number_of_partitions_covers_nothing",

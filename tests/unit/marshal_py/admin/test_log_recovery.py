@@ -191,7 +191,12 @@ def test_a_log_that_is_made_anew_meanwhile_is_read_again_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     parts = Writing(truncated=times)
-    monkeypatch.setattr(module, "LogReader", lambda *_, **__: parts)
+
+    def read(_: object, **how: object) -> Writing:
+        assert how["compare_snapshots"] is False, "one that differs is what is recovered from"
+        return parts
+
+    monkeypatch.setattr(module, "LogReader", read)
     monkeypatch.setattr(module, "LogWriter", lambda *_, **__: parts)
     connection = Connection.of_servers("nowhere:1", "log")
     if times == 11:

@@ -47,6 +47,8 @@ class Log(LogByHand):
         self._failures: list[tuple[int, str]] = []
         self._told: list[tuple[int, str]] = []
         self.flushed_s: list[float] = []
+        self.asked: dict[str, Any] = {}
+        """How it is read."""
 
     def open(self, _timeout_s: float, *, until_ms: int | None = None) -> None:
         self.opened += 1
@@ -93,7 +95,11 @@ Started = Callable[..., Operator]
 @pytest.fixture
 def operator(monkeypatch: pytest.MonkeyPatch) -> Started:
     def make(log: Log, *, skew_ms: int | None = 500) -> Operator:
-        monkeypatch.setattr(module, "LogReader", lambda *_, **__: log)
+        def read(_: object, **how: Any) -> Log:
+            log.asked = how
+            return log
+
+        monkeypatch.setattr(module, "LogReader", read)
         monkeypatch.setattr(module, "LogWriter", lambda *_, **__: log)
         return Operator(
             {},
@@ -110,6 +116,20 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 def pause(head: Head) -> Message:
     return ReleaseGroup(*head, 10**13)
+
+
+def test_a_log_is_read_as_by_one_who_polls_now_and_then_and_judges_no_snapshot(
+    operator: Started,
+) -> None:
+    """What its Kafka client has to tell would pile up; a bad snapshot is `marshal verify`'s."""
+    log = Log()
+    operator(log)
+    assert log.asked == {
+        "topic": "log",
+        "snapshot_topic": "log.snapshots",
+        "compare_snapshots": False,
+        "is_polled": False,
+    }
 
 
 def test_what_is_on_its_way_is_not_written_twice(operator: Started) -> None:
