@@ -36,13 +36,19 @@ Step = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 def step(folder: Path, standing: list[int]) -> Step:
     """Notes in FOLDER/seen what it is given. The first attempts of the tasks in `standing` stand
-    still in the middle, with a file FOLDER/working/TASK-PID, until there is FOLDER/go."""
+    still in the middle, with a file FOLDER/working/TASK-PID, until there is FOLDER/go. Those of the
+    others wait for that: else a copy might be made of one that has seen nothing."""
+
+    def do_stand() -> bool:
+        tasks = {int(path.name.partition("-")[0]) for path in (folder / "working").iterdir()}
+        return tasks.issuperset(standing)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         task = context.partitionId()
-        stands = task in standing and context.attemptNumber() == 0
+        is_first = context.attemptNumber() == 0
+        stands = is_first and task in standing
         with (folder / "seen" / uuid.uuid4().hex).open("ab", buffering=0) as seen:
             for batch in batches:
                 seen.write(b"".join(v + b"\n" for v in batch.column("value").to_pylist()))
@@ -50,6 +56,8 @@ def step(folder: Path, standing: list[int]) -> Step:
                     (folder / "working" / f"{task}-{os.getpid()}").touch()
                     while not (folder / "go").exists():
                         time.sleep(0.02)
+                while is_first and not do_stand():
+                    time.sleep(0.02)
                 yield batch
 
     return run
