@@ -25,6 +25,7 @@ from marshal_py.errors import (
 
 __all__ = [
     "CLOSE_S",
+    "CONNECT_AGAIN_S",
     "FINAL",
     "NO_CREATION",
     "OUTAGE_WARNING_S",
@@ -51,6 +52,9 @@ rdkafka_logger.setLevel(logging.CRITICAL)  # what it says, `logger` says once; l
 
 OUTAGE_WARNING_S: Final = 30.0
 """An outage is worth one line in this time, not one for each attempt to connect."""
+
+CONNECT_AGAIN_S: Final = 1.0
+"""A client that could not be made is tried again so much later."""
 
 RECONNECT: Final[KafkaConfig] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
 

@@ -29,6 +29,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import (
+    CONNECT_AGAIN_S,
     PRODUCER_FAILED,
     RECONNECT,
     connect,
@@ -46,7 +47,6 @@ from marshal_py.errors import (
 )
 
 __all__ = [
-    "AGAIN_S",
     "PREFIX",
     "REPLAYED",
     "DeadLetters",
@@ -62,8 +62,6 @@ REPLAYED: Final = "dlq-replayed-"
 MAX_TEXT: Final = 1_000
 DELIVERY_MS: Final = 10_000
 CLOSE_S: Final = 1.0
-AGAIN_S: Final = 1.0
-"""A producer that could not be made is tried again so much later."""
 
 logger = logging.getLogger("marshal_py.consumer")
 
@@ -229,7 +227,7 @@ class DeadLetters:
         except ConfigurationError as error:
             # Its files are being replaced, as a certificate and its key are: it worked before.
             logger.warning("no producer can be made for dead letters: %s", error)
-            time.sleep(AGAIN_S)
+            time.sleep(CONNECT_AGAIN_S)
 
     def close(self) -> None:
         """Wait for what was begun."""

@@ -22,6 +22,7 @@ from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.headers import make_headers_readable
 from marshal_py.client.kafka_clients import (
     CLOSE_S,
+    CONNECT_AGAIN_S,
     OUTAGE_WARNING_S,
     RECONNECT,
     ConnectionErrors,
@@ -73,9 +74,6 @@ is taken in so often: librdkafka keeps it all."""
 
 LOOK_S: Final = 5.0
 """`look` waits for an answer so long."""
-
-AGAIN_S: Final = 1.0
-"""A Kafka client that could not be made is tried again so much later."""
 
 _GONE: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -531,7 +529,7 @@ class Fetcher:
                 command()
             except ConfigurationError as error:
                 self._commands.appendleft(command)
-                self.problem, self._again_s = str(error), time.monotonic() + AGAIN_S
+                self.problem, self._again_s = str(error), time.monotonic() + CONNECT_AGAIN_S
                 self._warn(error)
                 return False
             self.problem = None

@@ -33,7 +33,12 @@ from confluent_kafka import (
 
 from marshal_py.client.acl import denied_on
 from marshal_py.client.committed import newest_committed
-from marshal_py.client.kafka_clients import RECONNECT, TRANSACTIONAL_PRODUCER, connect
+from marshal_py.client.kafka_clients import (
+    CONNECT_AGAIN_S,
+    RECONNECT,
+    TRANSACTIONAL_PRODUCER,
+    connect,
+)
 from marshal_py.client.marshal import Claim
 from marshal_py.client.settings import kafka_config
 from marshal_py.consumer.consumer import Batch, Consumer
@@ -51,9 +56,6 @@ STEP_S: Final = 5.0
 """One attempt at a step of a transaction; between two, the claim is looked at."""
 
 ABORT_S: Final = 10.0
-
-AGAIN_S: Final = 1.0
-"""A Kafka client that could not be made is tried again so much later."""
 
 _USELESS: Final = (KafkaError._FATAL, KafkaError._FENCED, KafkaError._STATE)
 """What a producer says that has been fenced while it was filled."""
@@ -252,7 +254,7 @@ class Transactions:
         try:
             return connect(kind, dict(config))
         except ConfigurationError as error:
-            time.sleep(AGAIN_S)
+            time.sleep(CONNECT_AGAIN_S)
             raise _Aborted(str(error), producer_is_lost=True) from None
 
     def _transact(self, opened: _ClaimProducer, batch: Batch, transform: Transform) -> None:

@@ -6,9 +6,9 @@ import logging
 import random
 import time
 
+from marshal_py.client.kafka_clients import CONNECT_AGAIN_S
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.dead_letters import (
-    AGAIN_S,
     DeadLetters,
     check_dead_letter_topics,
     dead_letter_topic_of,
@@ -73,7 +73,7 @@ class Retries:
                 return self._dead_letters
         except ConfigurationError as error:
             # The client writes with these settings: files of them are being replaced.
-            time.sleep(AGAIN_S)
+            time.sleep(CONNECT_AGAIN_S)
             raise BrokerUnavailable(f"no dead letter can be written: {error}") from None
 
     def failed(self, task: Task, error: BaseException) -> None:

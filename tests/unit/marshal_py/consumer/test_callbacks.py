@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -319,27 +319,41 @@ def test_a_task_that_a_coroutine_has_left_behind_is_not_within(mock_kafka: TestB
     assert within == [True, False]
 
 
+class OnLoop:
+    """A coroutine is told of a partition, on an event loop that runs in a thread."""
+
+    def __init__(self, assigned: Callable[[Claim], Awaitable[None]]) -> None:
+        self.wakeup = Wakeup()
+        self.told: list[bool] = []
+        self._loop = asyncio.new_event_loop()
+        self._looping = threading.Thread(target=self._loop.run_forever)
+        self._looping.start()
+        log: Any = logging.getLogger("test")
+        self._callbacks = Callbacks(assigned, None, log, self.wakeup, "c")
+        self._callbacks.event_loop = self._loop
+        self.calling = threading.Thread(target=self._call, daemon=True)
+        self.calling.start()
+
+    def _call(self) -> None:
+        self.told.append(self._callbacks.assigned(part_of(FakeClaim())))
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._looping.join()
+        self._loop.close()
+
+
 def test_a_coroutine_whose_own_time_is_up_has_failed() -> None:
     """While it works, it is looked at again and again, which has a time-out of its own."""
 
     async def assigned(_: Claim) -> None:
         raise TimeoutError("no answer from the cache")
 
-    loop, wakeup = asyncio.new_event_loop(), Wakeup()
-    looping = threading.Thread(target=loop.run_forever)
-    looping.start()
-    log: Any = logging.getLogger("test")
-    callbacks, part = Callbacks(assigned, None, log, wakeup, "c"), part_of(FakeClaim())
-    callbacks.event_loop = loop
-    told: list[bool] = []
-    calling = threading.Thread(target=lambda: told.append(callbacks.assigned(part)), daemon=True)
-    calling.start()
-    calling.join(20)
-    loop.call_soon_threadsafe(loop.stop)
-    looping.join()
-    loop.close()  # who still waited would be told
-    assert told == [False]
-    assert "t/0: TimeoutError: no answer from the cache" in str(wakeup.failure)
+    on_loop = OnLoop(assigned)
+    on_loop.calling.join(20)
+    on_loop.close()  # who still waited would be told
+    assert on_loop.told == [False]
+    assert "t/0: TimeoutError: no answer from the cache" in str(on_loop.wakeup.failure)
 
 
 def test_whoever_seeks_what_is_being_given_back_is_told(mock_kafka: TestBroker) -> None:
@@ -451,19 +465,9 @@ def test_a_coroutine_whose_event_loop_was_closed_is_not_waited_for(
         began.set()
         await asyncio.Event().wait()
 
-    loop, wakeup = asyncio.new_event_loop(), Wakeup()
-    looping = threading.Thread(target=loop.run_forever)
-    looping.start()
-    log: Any = logging.getLogger("test")
-    callbacks, part = Callbacks(assigned, None, log, wakeup, "c"), part_of(FakeClaim())
-    callbacks.event_loop = loop
-    told: list[bool] = []
-    calling = threading.Thread(target=lambda: told.append(callbacks.assigned(part)), daemon=True)
-    calling.start()
+    on_loop = OnLoop(assigned)
     assert began.wait(20)
-    loop.call_soon_threadsafe(loop.stop)
-    looping.join()
-    loop.close()
-    calling.join(20)
-    assert told == [False]
-    assert "the event loop was closed" in str(wakeup.failure)
+    on_loop.close()
+    on_loop.calling.join(20)
+    assert on_loop.told == [False]
+    assert "the event loop was closed" in str(on_loop.wakeup.failure)

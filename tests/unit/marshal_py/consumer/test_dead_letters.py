@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as KafkaMessage
 
+from marshal_py.client.kafka_clients import CONNECT_AGAIN_S
 from marshal_py.consumer import dead_letters
 from marshal_py.consumer.dead_letters import (
     PREFIX,
@@ -200,7 +201,7 @@ def test_a_producer_that_cannot_be_replaced_now_is_replaced_a_moment_later(
         with pytest.raises(BrokerUnavailable, match="took no dead letter"):
             made.send("t.dlq", b"k", b"v", [])
     made.send("t.dlq", b"k", b"v", [])
-    assert waits == [dead_letters.AGAIN_S]
+    assert waits == [CONNECT_AGAIN_S]
     assert "ssl.key.location failed" in caplog.text
 
 
@@ -223,7 +224,7 @@ def test_a_first_producer_that_cannot_be_made_now_is_made_a_moment_later(
         patch.setattr(dead_letters, "connect", fail)
         with pytest.raises(BrokerUnavailable, match="ssl"):
             made._open_dead_letters()
-    assert waits == [dead_letters.AGAIN_S]
+    assert waits == [CONNECT_AGAIN_S]
     monkeypatch.setattr(dead_letters, "connect", lambda *_: SlowProducer(1))
     assert made._open_dead_letters() is made._open_dead_letters()
 

@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from marshal_py.client.headers import UNREADABLE
+from marshal_py.client.kafka_clients import CONNECT_AGAIN_S
 from marshal_py.client.pulse import PULSE_S
 from marshal_py.consumer import fetcher as fetcher_module
 from marshal_py.consumer.consumer import Consumer
-from marshal_py.consumer.fetcher import AGAIN_S, HEAR_S
+from marshal_py.consumer.fetcher import HEAR_S
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import AccessDenied, ConfigurationError, MarshalError, NotHeld
 from marshal_py.protocol.slots import slots_cell
@@ -367,13 +368,13 @@ def test_a_client_that_cannot_be_made_now_is_made_a_moment_later(
     assert (fetcher.fetch(1), fetcher.fetch(1, 0.001), fetched(world)) == (0, 0, [])
     assert (world.tried, len(world.made), world.made[0].is_closed) == (2, 1, False)
     assert fetcher.problem == "ssl.key.location failed"
-    world.clock[0] += AGAIN_S
+    world.clock[0] += CONNECT_AGAIN_S
     world.clock[0] += HEAR_S
     fetcher.hear()
     assert (world.tried, fetched(world)) == (3, [])
     assert caplog.text.count("ssl.key.location failed; trying on") == 2
     world.is_torn = False
-    world.clock[0] += AGAIN_S
+    world.clock[0] += CONNECT_AGAIN_S
     fetcher.fetch(1)
     assert fetcher.problem is None
     before, after = world.made
@@ -394,7 +395,7 @@ def test_a_client_that_is_not_asked_for_anything_does_not_hang(
 
     def fetch_for(seconds: int) -> None:
         for _ in range(seconds):
-            world.clock[0] += AGAIN_S
+            world.clock[0] += CONNECT_AGAIN_S
             assert world.fetcher.fetch(1) == 0
 
     fetch_for(3_600)

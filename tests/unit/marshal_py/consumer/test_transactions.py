@@ -11,7 +11,7 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from marshal_py.client import kafka_clients
-from marshal_py.client.kafka_clients import RECONNECT, TRANSACTIONAL_PRODUCER
+from marshal_py.client.kafka_clients import CONNECT_AGAIN_S, RECONNECT, TRANSACTIONAL_PRODUCER
 from marshal_py.consumer import transactions as module
 from marshal_py.consumer.held_partition import Batch
 from marshal_py.consumer.transactions import Transactions
@@ -280,7 +280,7 @@ def test_a_client_that_cannot_be_made_now_is_made_a_moment_later(
 
     monkeypatch.setattr(module, "connect", connect_or_fail)
     world.work_off([5])
-    assert waits == [module.AGAIN_S]
+    assert waits == [CONNECT_AGAIN_S]
     assert world.acked == [5]
 
 
