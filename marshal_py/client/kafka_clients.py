@@ -24,6 +24,7 @@ from marshal_py.errors import (
 )
 
 __all__ = [
+    "ANY_SIZE",
     "CLOSE_S",
     "CONNECT_AGAIN_S",
     "FINAL",
@@ -66,6 +67,10 @@ After a rolling restart that may be never; so quiet connections end."""
 NO_CREATION: Final[KafkaConfig] = {"allow.auto.create.topics": False}
 """By what AdminClients and producers ask of a topic, brokers would make it, with their defaults; by
 a consumer's questions only where its settings say so."""
+
+ANY_SIZE: Final[KafkaConfig] = {"message.max.bytes": 1_000_000_000}
+"""How large a message may be, its topic says. Without it, librdkafka's producers take no message
+that is larger than 1,000,000 bytes: less than brokers, and Java's producers, take by default."""
 
 FINAL: Final = {
     KafkaError._AUTHENTICATION,

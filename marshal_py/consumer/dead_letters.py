@@ -15,6 +15,9 @@ A dead letter is the message as it came (key, value, headers), and headers that 
 All are UTF-8 text. They replace headers of these names that the message had: a dead letter that was
 put back and failed again tells of the last time. Its ``dlq-replayed-from``, ``-at`` and ``-by``
 stay: from which dead letter, when and by whom it was put back (`marshal dashboard --write`).
+
+A dead letter is larger than its message, by up to some 2 KB: its topic should take so much more
+(``max.message.bytes``). One that it does not take stops `run`.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import (
+    ANY_SIZE,
     CONNECT_AGAIN_S,
     PRODUCER_FAILED,
     RECONNECT,
@@ -154,6 +158,7 @@ class DeadLetters:
         self._kafka = kafka
         self._config = {
             **RECONNECT,
+            **ANY_SIZE,
             "delivery.timeout.ms": DELIVERY_MS,
             **kafka,
             "acks": "all",

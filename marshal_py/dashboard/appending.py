@@ -7,7 +7,13 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from marshal_py.client.kafka_clients import PRODUCER_FAILED, RECONNECT, connect, failure_of
+from marshal_py.client.kafka_clients import (
+    ANY_SIZE,
+    PRODUCER_FAILED,
+    RECONNECT,
+    connect,
+    failure_of,
+)
 from marshal_py.client.settings import KafkaConfig
 
 __all__ = ["Appended", "NewRecord", "append"]
@@ -41,6 +47,7 @@ def append(kafka: KafkaConfig, records: Sequence[NewRecord]) -> list[Appended]:
         Producer,
         {
             **RECONNECT,
+            **ANY_SIZE,
             "delivery.timeout.ms": DELIVERY_MS,
             **kafka,
             "acks": "all",

@@ -3913,6 +3913,12 @@ COMMANDS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a dead letter is put back however large it is",
+        f"{DASHBOARD}.appending",
+        f"{OF_DASHBOARD}/test_appending.py::test_what_its_topic_takes_is_put_back_however_large",
+        ("append", "            **ANY_SIZE,\n", ""),
+    ),
+    noticed(
         "a token is of what an address can hold to its end",
         f"{DASHBOARD}.guard",
         f"{OF_DASHBOARD}/test_guard.py::test_a_token_that_could_be_guessed_or_that_no_address_holds_is_refused",

@@ -40,6 +40,12 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_plan", "newest.next_offset - 1)", "newest.next_offset)"),
     ),
     noticed(
+        "a dead letter is as large as its topic takes",
+        f"{CONSUMER}.dead_letters",
+        f"{OF_CONSUMER}/test_dead_letters.py::test_what_its_topic_takes_becomes_a_dead_letter_however_large",
+        ("DeadLetters.__init__", "            **ANY_SIZE,\n", ""),
+    ),
+    noticed(
         "marshal top keeps the times of so many records",
         f"{ADMIN}.live_world",
         "unit/marshal_py/admin/test_live_world.py::test_of_records_long_ago_no_times_are_kept",

@@ -30,6 +30,7 @@ from marshal_py.errors import (
     DeserializationFailed,
     TopicMissing,
 )
+from marshal_py.testing import TestBroker
 
 
 class SlowProducer:
@@ -240,6 +241,16 @@ def test_all_replicas_are_waited_for_whatever_is_set(monkeypatch: pytest.MonkeyP
     DeadLetters({"acks": "0", "enable.idempotence": False}, timeout_s=1.0)
     assert (seen[0]["acks"], seen[0]["enable.idempotence"]) == ("all", True)
     assert (seen[0]["delivery.timeout.ms"], seen[0]["linger.ms"]) == (10_000, 0)
+
+
+def test_what_its_topic_takes_becomes_a_dead_letter_however_large(mock_kafka: TestBroker) -> None:
+    """Brokers, and Java's producers, take more by default than librdkafka's producers do."""
+    topic, value = mock_kafka.create_topic("t.dlq"), bytes(1_040_000)
+    limited = DeadLetters(mock_kafka.config | {"message.max.bytes": 1_039_000}, timeout_s=10)
+    with pytest.raises(DeadLetterFailed, match="too large"):
+        limited.send(topic, b"k", value, [])
+    DeadLetters(mock_kafka.config, timeout_s=10).send(topic, b"k", value, [])
+    assert [message.value() for message in mock_kafka.messages(topic)] == [value]
 
 
 class KnowingProducer(SlowProducer):

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.dashboard import appending as module
 from marshal_py.dashboard.appending import NewRecord, append
+from marshal_py.testing import TestBroker
 
 RECORDS = [NewRecord("orders", p, b"key", b"value", [("name", b"x")]) for p in range(3)]
 
@@ -80,6 +81,13 @@ def test_one_that_fails_is_told_and_the_others_are_written(producer: Producer) -
     ]
     producer.refuses[2] = KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
     assert append_all()[2] == (-1, KafkaError.MSG_SIZE_TOO_LARGE)
+
+
+def test_what_its_topic_takes_is_put_back_however_large(mock_kafka: TestBroker) -> None:
+    """A message that librdkafka's producers would not take by default may be a dead letter."""
+    topic = mock_kafka.create_topic("orders")
+    (found,) = append(mock_kafka.config, [NewRecord(topic, 0, b"k", bytes(1_040_000), [])])
+    assert found == (0, None)
 
 
 @pytest.mark.parametrize(
