@@ -29,6 +29,7 @@ from harvest.core.row import Row
 from harvest.core.wal_position import WalPosition, format_lsn
 from harvest.core.wal_slot import SlotState
 from harvest.databases.postgres.header_arrays import with_headers
+from harvest.databases.postgres.pgoutput import NotBinary
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import CheckpointError, ConfigurationError, SinkUnavailable
 from harvest.runtime.checkpoints import alone
@@ -222,6 +223,7 @@ def _publish_up_to(
                     match action:
                         case w.Open():
                             text = found if sink is None else sink.open(lambda: True)
+                            rows = 0 if sink is None else rows
                             events.append(
                                 w.Opened(None if text is None else WalPosition.decode(text))
                             )
@@ -239,7 +241,13 @@ def _publish_up_to(
                             return rows
             assert stream is not None and wanted is not None  # noqa: S101, PT018 - it runs
             stream.keep_alive()
-            done = stream.read(wanted.limit, wanted.limit_bytes)
+            try:
+                done = stream.read(wanted.limit, wanted.limit_bytes)
+            except NotBinary:  # the next stream of this source is in text form
+                stream.close()
+                stream = None
+                events.append(w.StreamFailed())
+                continue
             if done is None:
                 select.select([stream.fileno()], [], [], 1.0)
                 continue

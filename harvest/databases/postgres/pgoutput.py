@@ -18,9 +18,9 @@ from harvest.core.row import Row, Unreadable
 from harvest.core.wal import Chunk
 from harvest.core.wal_layout import Layout
 from harvest.databases.postgres.header_arrays import elements
-from harvest.errors import SchemaError
+from harvest.errors import SchemaError, StoreUnavailable
 
-__all__ = ["Decoder", "Relation", "array_items"]
+__all__ = ["BINARY_TYPES", "Decoder", "NotBinary", "Relation", "array_items"]
 
 _HEADER: Final = 25  # of XLogData: 'w', start, end, time
 _FIRST_COLUMN: Final = 33  # of a row
@@ -34,11 +34,17 @@ _TEXT: Final = b"{["
 _ITEMS: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"|([^{},"]+)', re.DOTALL).findall
 _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL).sub
 _BINARY: Final = ord("b")
+BINARY_TYPES: Final = frozenset({17, 25, 114, 1001, 1009, 1015, 1042, 1043})
+"""Whose binary form is what is to be published: bytea, text, json, bpchar, varchar, and arrays."""
 _BYTEA_OID: Final = 17
 _BYTEA_ARRAY_OID: Final = 1001
 _WIDTHS: Final = {16: 1, 20: 8, 21: 2, 23: 4, 1082: 4, 1114: 8, 1184: 8, 2950: 16}
 """Types whose values have one width in binary form: numbers, times, UUIDs."""
 _MAX_TOPICS: Final = 10_000
+
+
+class NotBinary(StoreUnavailable):
+    """A column has come to be of a type whose binary form is not to be published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,8 @@ class Decoder:
     prefix: bytes
     binary: bool = True
     """Whether the stream was asked for values in binary form."""
+    binary_types: frozenset[int] = BINARY_TYPES
+    """Of columns that may come so."""
     to_utf8: Callable[[bytes], bytes] | None = None
     """Of a stream in the database's own encoding, in text form; raises ValueError."""
     rows: int = 0
@@ -108,7 +116,10 @@ class Decoder:
         return chunks
 
     def feed(self, message: bytes | memoryview) -> None:
-        """One XLogData message. Raises `SchemaError` for a table that is no outbox."""
+        """One XLogData message.
+
+        Raises `SchemaError` for a table that is no outbox, and `NotBinary`.
+        """
         kind = message[_HEADER]
         if kind == _INSERT:
             relation = self._relations.get(_u32(message, 26)[0])
@@ -306,6 +317,9 @@ class Decoder:
             return places[name]
 
         layout = self.layout
+        if self.binary:
+            for name in layout.columns:
+                self._check_binary(relation, place(name))
         kafka = (
             place(layout.topic),
             place(layout.key),
@@ -331,6 +345,12 @@ class Decoder:
             before,
             begin,
         )
+
+    def _check_binary(self, relation: Relation, place: int) -> None:
+        column, oid = relation.columns[place]
+        if oid not in self.binary_types:
+            text = f"the column {column} of {relation.name} has another type now (number {oid})"
+            raise NotBinary(f"{text}: what follows is read in text form")
 
     def _plain(self, relation: Relation, kafka: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         """`Relation.before` and `begin`, where `_add_plain` can be tried."""

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from harvest.core.wal import ReadDone
 from harvest.core.wal_position import format_lsn, parse_lsn
 from harvest.core.wal_slot import ServerState, TimelineSwitch
-from harvest.databases.postgres.pgoutput import Decoder
+from harvest.databases.postgres.pgoutput import Decoder, NotBinary
 from harvest.errors import StoreUnavailable
 
 __all__ = ["PostgresWalStream", "ReplicationConnection", "SlotInUse", "TextUnreadable"]
@@ -156,6 +156,8 @@ class PostgresWalStream:
         """Since when an answer is waited for."""
         self.on_unreadable: Callable[[], None] = lambda: None
         """Called before `TextUnreadable` is raised."""
+        self.on_not_binary: Callable[[], None] = lambda: None
+        """Called before `NotBinary` is raised."""
 
     def fileno(self) -> int:
         """See `WalStream.fileno`."""
@@ -164,8 +166,12 @@ class PostgresWalStream:
 
     def read(self, limit: int, limit_bytes: int) -> ReadDone | None:
         """See `WalStream.read`."""
-        with _breaking_off():
-            return self._read(limit, limit_bytes)
+        try:
+            with _breaking_off():
+                return self._read(limit, limit_bytes)
+        except NotBinary:
+            self.on_not_binary()
+            raise
 
     def _read(self, limit: int, limit_bytes: int) -> ReadDone | None:
         decoder, get, feed = self._decoder, self._pg.get_copy_data, self._decoder.feed

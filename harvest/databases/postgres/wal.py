@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, Literal
 
@@ -26,7 +26,7 @@ from harvest.databases.postgres.encoding import Converter
 from harvest.databases.postgres.header_arrays import array_of
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.partitions import PostgresPartitions
-from harvest.databases.postgres.pgoutput import Decoder
+from harvest.databases.postgres.pgoutput import BINARY_TYPES, Decoder
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.replication import (
     PostgresWalStream,
@@ -66,6 +66,11 @@ SELECT n.nspname, c.relname, c.relkind::text = 'p' FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
 
+_TYPES: Final = """
+SELECT a.attname, a.atttypid::bigint, format_type(coalesce(nullif(t.typbasetype, 0), t.oid), NULL)
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY (%s) AND NOT a.attisdropped
+"""
 _BACKLOG: Final = """
 SELECT count(*), extract(
   epoch FROM now() - min(create_time) FILTER (WHERE isfinite(create_time))
@@ -99,6 +104,9 @@ class PostgresWalSource(PostgresSources):
         self._as_stored = False
         """Whether the next stream has texts as the database has them, and they are converted here:
         it cannot convert one of them, and says so by ending the stream."""
+        self._in_text = False
+        """Whether the next stream has values in text form, whatever types the columns have now: in
+        the log, one of them has another."""
         self.slot = PostgresSlot(self._stream_conninfo, self._table, self.options.slot)
 
     # --- Names ---
@@ -127,6 +135,7 @@ class PostgresWalSource(PostgresSources):
         """See `WalSource.open`."""
         self._check(self._publication_findings())
         as_stored, self._as_stored = self._as_stored, False
+        in_text, self._in_text = self._in_text or as_stored, False
         conninfo = self._stream_conninfo
         if as_stored:
             conninfo = make_conninfo(conninfo, client_encoding="SQL_ASCII")
@@ -136,7 +145,8 @@ class PostgresWalSource(PostgresSources):
             if self.options.standby is not None and position is not None:
                 _wait_for_standby(server, position)
             begin = self._begin(epoch, position, server)
-            stream = self._start(connection, self.slot.name, begin.lsn, as_stored=as_stored)
+            name = self.slot.name
+            stream = self._start(connection, name, begin.lsn, as_stored=as_stored, in_text=in_text)
         except BaseException:
             connection.close()
             raise
@@ -161,19 +171,27 @@ class PostgresWalSource(PostgresSources):
         return starting_position(epoch, position, name, state, server, database)
 
     def _start(
-        self, connection: ReplicationConnection, slot: str, lsn: int, *, as_stored: bool = False
+        self,
+        connection: ReplicationConnection,
+        slot: str,
+        lsn: int,
+        *,
+        as_stored: bool,
+        in_text: bool,
     ) -> PostgresWalStream:
         deadline = time.monotonic() + _IN_USE_S
         while True:
             self.slot.end_reader()
-            binary = not as_stored and self._is_binary()
-            decoder = Decoder(self.options.layout, self.prefix.encode(), binary)
+            types = frozenset[int]() if in_text else self._binary_types()
+            binary = bool(types)
+            decoder = Decoder(self.options.layout, self.prefix.encode(), binary, types)
             if as_stored:
                 decoder.to_utf8 = self._converter.to_utf8
             publication = self.publication_name
             try:
                 stream = connection.start(slot, lsn, publication, decoder, binary=binary)
                 stream.on_unreadable = self._read_as_stored
+                stream.on_not_binary = self._read_in_text
                 return stream
             except SlotInUse:
                 if time.monotonic() > deadline:
@@ -182,6 +200,9 @@ class PostgresWalSource(PostgresSources):
 
     def _read_as_stored(self) -> None:
         self._as_stored = True
+
+    def _read_in_text(self) -> None:
+        self._in_text = True
 
     def purge(self, published: Callable[[], int]) -> int | None:
         """See `WalSource.purge`.
@@ -225,12 +246,16 @@ class PostgresWalSource(PostgresSources):
             said = " ".join(str(error).split())
             raise StoreUnavailable(f"published rows could not be deleted: {said}") from error
 
-    def _is_binary(self) -> bool:
-        """Whether the columns that are published are the same in binary form, and cheaper so."""
+    def _binary_types(self) -> frozenset[int]:
+        """The numbers of types that are the same in binary form, and cheaper so: those of the
+        columns that are published among them. Empty if one of these has another type."""
         if self.options.source == "message":
-            return False
-        types = self._types()
-        return all(types[name][0] in _BINARY for name in self.options.layout.columns)
+            return frozenset()
+        given = (self._table.quoted(), list(self.options.layout.columns))
+        found = self._execute(sql.SQL(_TYPES), given).fetchall()
+        if not all(name in _BINARY for *_, name in found):
+            return frozenset()
+        return BINARY_TYPES.union([number for _, number, _ in found])
 
     # --- Making and unmaking ---
 
@@ -507,17 +532,18 @@ class PostgresWalSource(PostgresSources):
             text = f"the publication {name} does not exist: run `harvest init --mode wal`"
             return [Finding("publication", "error", text)]
         published = [t for (t,) in self._execute(sql.SQL(_PUBLISHED), (name,)).fetchall()]
-        if self.options.source == "message":
-            return [Finding("publication", "ok", f"{name}, for messages with {self.prefix!r}")]
         tables = self._execute(sql.SQL(_TABLE_OF), (self._table.quoted(),)).fetchall()
+        if self.options.source == "message":
+            its_own = [(schema, table) for schema, table, _ in tables]
+            return [self._messages_finding([t for t in published if _named(t) not in its_own])]
         if not tables:
             return [Finding("table", "error", f"{self._table} does not exist: run `harvest init`")]
         ((schema, table, partitioned),) = tables
-        its = [t for t in published if (t["schemaname"], t["tablename"]) == (schema, table)]
+        its = [t for t in published if _named(t) == (schema, table)]
         about = found[0][0]
         problems = []
         if not its or len(published) > 1:
-            names = ", ".join(f"{t['schemaname']}.{t['tablename']}" for t in published) or "none"
+            names = ", ".join(".".join(_named(t)) for t in published) or "none"
             problems.append(f"it has the tables {names}, must have {schema}.{table} and no other")
         if not about["pubinsert"]:
             problems.append("it does not publish INSERT")
@@ -537,6 +563,19 @@ class PostgresWalSource(PostgresSources):
             )
             return [Finding("publication", "error", text)]
         return [Finding("publication", "ok", f"{name}, for {schema}.{table}")]
+
+    def _messages_finding(self, others: Sequence[Mapping[str, str]]) -> Finding:
+        """`others`: the tables of the publication that are not the outbox, which may be left."""
+        name = self.publication_name
+        if not others:
+            return Finding("publication", "ok", f"{name}, for messages with {self.prefix!r}")
+        first = ".".join(_named(others[0]))
+        more = f" and {len(others) - 1} more" if others[1:] else ""
+        text = (
+            f"the publication {name} has the table {first}{more}, must have none: records are "
+            "messages; give another name, `wal: {publication: …}`, and run `harvest init`"
+        )
+        return Finding("publication", "error", text)
 
     def _partition_findings(self) -> list[Finding]:
         if self.options.purge != "partitions":
@@ -573,6 +612,11 @@ class PostgresWalSource(PostgresSources):
     def check_around(self) -> list[Finding]:
         """What `check` says beside the slot: nothing more."""
         return []
+
+
+def _named(published: Mapping[str, str]) -> tuple[str, str]:
+    """Schema and table, of a row of ``pg_publication_tables``."""
+    return published["schemaname"], published["tablename"]
 
 
 def _parsed_standby(conninfo: str) -> dict[str, Any]:

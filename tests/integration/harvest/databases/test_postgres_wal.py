@@ -15,8 +15,9 @@ from harvest import OutboxRecord, Stasher
 from harvest.core.wal_options import WalOptions
 from harvest.core.wal_position import WalPosition
 from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.pgoutput import NotBinary
 from harvest.databases.postgres.range import PostgresRangeStore
-from harvest.databases.postgres.replication import ReplicationConnection
+from harvest.databases.postgres.replication import PostgresWalStream, ReplicationConnection
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import CheckpointError, ConfigurationError, StoreUnavailable, TableMissing
 
@@ -280,6 +281,67 @@ def test_a_table_that_is_gone_is_told_as_such(
         connection.execute("DROP TABLE outbox")
     with pytest.raises(TableMissing, match="harvest init"):
         source.purge(lambda: 0)
+
+
+def test_where_records_are_messages_a_publication_of_other_tables_is_refused(
+    postgres_database: str,
+) -> None:
+    """The first row of one of these would end the stream, and again wherever it is begun anew."""
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE orders (id int)")
+        connection.execute("CREATE TABLE outbox (id int)")
+        connection.execute("CREATE PUBLICATION its_own FOR TABLE outbox")
+        connection.execute("CREATE PUBLICATION every FOR ALL TABLES")
+    options = WalOptions("message", publication="its_own")
+    with closing(PostgresWalSource(postgres_database, "outbox", options)) as source:
+        source.connect()
+    options = WalOptions("message", publication="every")
+    with (
+        closing(PostgresWalSource(postgres_database, "outbox", options)) as source,
+        pytest.raises(ConfigurationError, match=r"has the table public\.orders, must have none"),
+    ):
+        source.connect()
+
+
+def read_values(stream: PostgresWalStream, rows: int) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    while len(values) < rows:
+        select.select([stream.fileno()], [], [], 1.0)
+        done = stream.read(100, 1_000_000)
+        values += [row[3] for chunk in (done.chunks if done else ()) for row in chunk.rows]
+    return values
+
+
+def test_types_may_change_while_the_log_is_read(postgres_database: str) -> None:
+    """Also to one that the table does not have any more when its rows are read. PostgreSQL allows
+    it where the publication does not name its columns."""
+    types = ("text", "jsonb", "short", "integer", "text")
+    with closing(PostgresWalSource(postgres_database, "outbox")) as source:
+        with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
+            store.init()
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            connection.execute("CREATE PUBLICATION harvest_outbox FOR TABLE outbox")
+        source.init()
+        stream, _ = source.open(1, None)
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            connection.execute("CREATE DOMAIN short AS text")
+            for value_type in types:
+                connection.execute(
+                    f"ALTER TABLE outbox ALTER kafka_value TYPE {value_type} "
+                    f"USING (kafka_value::text)::{value_type}"
+                )
+                connection.execute(
+                    "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, "
+                    "kafka_header_keys, kafka_header_values) VALUES (now(), 't', 'k', '7', '{}', "
+                    "'{}')"
+                )
+        with closing(stream), pytest.raises(NotBinary, match="column kafka_value"):
+            read_values(stream, len(types))
+        again, _ = source.open(1, None)
+        with closing(again):
+            values = read_values(again, len(types))
+        source.slot.drop()
+    assert values == [b"7"] * len(types)
 
 
 @pytest.mark.parametrize("value_type", ["jsonb", "text"], ids=["text form", "binary form"])

@@ -108,11 +108,11 @@ def test_a_connection_that_is_lost_is_made_anew(monkeypatch: pytest.MonkeyPatch)
     assert server.connected == 2
 
 
-def test_the_stream_after_that_of_a_text_that_cannot_be_converted_is_an_ordinary_one(
+def test_the_stream_after_that_of_what_cannot_be_read_as_usual_is_an_ordinary_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In text form every value costs more, and every text a question to the server."""
-    begun: list[tuple[str, bool]] = []
+    begun: list[tuple[str, bool, bool]] = []
 
     class Connection:
         def __init__(self, conninfo: str) -> None:
@@ -120,8 +120,8 @@ def test_the_stream_after_that_of_a_text_that_cannot_be_converted_is_an_ordinary
 
         def server(self, _: object) -> None: ...
 
-    def start(connection: Connection, *_: object, as_stored: bool) -> str:
-        begun.append((connection.encoding, as_stored))
+    def start(connection: Connection, *_: object, as_stored: bool, in_text: bool) -> str:
+        begun.append((connection.encoding, as_stored, in_text))
         return "a stream"
 
     monkeypatch.setattr(wal, "ReplicationConnection", Connection)
@@ -131,7 +131,9 @@ def test_the_stream_after_that_of_a_text_that_cannot_be_converted_is_an_ordinary
     monkeypatch.setattr(source, "_begin", lambda *_: WalPosition(1, "s", 1, 100))
     monkeypatch.setattr(source, "_start", start)
     source.open(1, None)
-    source._read_as_stored()
-    source.open(1, None)
-    source.open(1, None)
-    assert begun == [("UTF8", False), ("SQL_ASCII", True), ("UTF8", False)]
+    for read_otherwise in (source._read_as_stored, source._read_in_text):
+        read_otherwise()
+        source.open(1, None)
+        source.open(1, None)
+    usual = ("UTF8", False, False)
+    assert begun == [usual, ("SQL_ASCII", True, True), usual, ("UTF8", False, True), usual]

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from harvest.core.message import pack_message, unpack_message
 from harvest.core.wal_layout import GOHARVEST
 from harvest.databases.postgres import pgoutput
-from harvest.databases.postgres.pgoutput import Decoder, array_items
+from harvest.databases.postgres.pgoutput import (
+    BINARY_TYPES,
+    Decoder,
+    NotBinary,
+    array_items,
+)
 from harvest.errors import SchemaError
 
 COLUMNS = (
@@ -180,6 +185,19 @@ def test_tables_with_other_columns_are_read_as_their_rows_say(
 def test_a_column_that_is_not_in_the_stream_is_told() -> None:
     with pytest.raises(SchemaError, match="no column kafka_value"):
         Decoder(GOHARVEST, b"").feed(relation(COLUMNS[:2]))
+
+
+@pytest.mark.parametrize("column", range(len(COLUMNS)))
+def test_a_type_that_changes_while_the_stream_goes_on_ends_one_in_binary_form(column: int) -> None:
+    """The binary form of JSONB begins with its version, that of a number is no text."""
+    other = [*COLUMNS]
+    other[column] = (COLUMNS[column][0], 3802)
+    made = decoder(binary=True)
+    with pytest.raises(NotBinary, match=rf"the column {other[column][0]} .*\(number 3802\)"):
+        made.feed(relation(tuple(other)))
+    Decoder(GOHARVEST, b"", binary_types=BINARY_TYPES | {3802}).feed(relation(tuple(other)))
+    decoder(binary=False).feed(relation((("id", 3802), *other)))
+    made.feed(relation((("id", 3802), *COLUMNS)))
 
 
 def message(lsn: int, prefix: str, content: bytes, flags: int = 1) -> bytes:

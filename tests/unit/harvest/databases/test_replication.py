@@ -13,7 +13,7 @@ from harvest.core.wal_layout import GOHARVEST
 from harvest.core.wal_position import WalPosition
 from harvest.core.wal_slot import ServerState, SlotState, starting_position
 from harvest.databases.postgres import replication
-from harvest.databases.postgres.pgoutput import Decoder
+from harvest.databases.postgres.pgoutput import Decoder, NotBinary
 from harvest.databases.postgres.replication import (
     PostgresWalStream,
     ReplicationConnection,
@@ -182,6 +182,21 @@ def test_a_stream_that_ends_says_why(code: bytes, kind: type[StoreUnavailable]) 
         stream.read(10, 1 << 20)
     assert type(ended.value) is kind
     assert len(heard) == (kind is TextUnreadable)
+
+
+def test_a_type_that_has_changed_is_told_before_the_stream_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def feed(_: Decoder, __: bytes) -> None:
+        raise NotBinary("kafka_value")
+
+    monkeypatch.setattr(Decoder, "feed", feed)
+    stream = stream_to(Stream(b"w" + bytes(24) + b"R"))
+    heard: list[str] = []
+    stream.on_not_binary = lambda: heard.append("not binary")
+    with pytest.raises(NotBinary, match="kafka_value"):
+        stream.read(10, 1 << 20)
+    assert heard == ["not binary"]
 
 
 class Walsender:

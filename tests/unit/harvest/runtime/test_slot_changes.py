@@ -15,6 +15,7 @@ from harvest.core.row import Row
 from harvest.core.source import Source as Known
 from harvest.core.wal import Chunk, ReadDone
 from harvest.core.wal_position import WalPosition, format_lsn
+from harvest.databases.postgres.pgoutput import NotBinary
 from harvest.errors import CheckpointError, ConfigurationError, SinkUnavailable
 from harvest.runtime import slot_changes as module
 
@@ -101,6 +102,32 @@ def test_what_begins_to_be_committed_behind_the_place_is_left() -> None:
     assert module._publish_up_to(400, source, sink, BEGIN.encode(), CONFIG) == 4
     assert sink.rows == [1, 2, 3, 4]
     assert sink.lsn() <= 400
+
+
+@pytest.mark.parametrize("is_dry_run", [True, False])
+def test_a_type_that_changed_in_what_is_left_of_the_log_is_read_on(*, is_dry_run: bool) -> None:
+    """Another source would find the same: it is for this one to read it in text form."""
+    first = ReadDone([Chunk(200, 0, [row(1), row(2)], 210)], 220)
+    rest = [ReadDone([Chunk(300, 0, [row(3)], 310)], 320), ReadDone([], 500)]
+
+    class Changed(Source):
+        closes = 0
+
+        def read(self, limit: int, limit_bytes: int) -> ReadDone:
+            if not self.closes and next(self._reads, None) is None:
+                raise NotBinary("kafka_value")
+            return super().read(limit, limit_bytes) if self.closes else first
+
+        def close(self) -> None:
+            self.closes += 1
+            self._reads = iter([first, *rest] if is_dry_run else rest)
+
+    sink = Sink(BEGIN)
+    source: Any = Changed(first)
+    given: Any = None if is_dry_run else sink
+    assert module._publish_up_to(400, source, given, BEGIN.encode(), CONFIG) == 3
+    assert sink.rows == ([] if is_dry_run else [1, 2, 3])
+    assert source.closes == 2
 
 
 def test_while_the_log_is_quiet_the_server_hears_that_somebody_reads(
