@@ -9,6 +9,7 @@ tables does so alone (`_moving`), so no row starts to wait behind one that is be
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,9 +30,11 @@ from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes, topic_text
 from harvest.databases.lease_clock import always, require
 from harvest.databases.schema import id_is_taken
+from harvest.errors import SchemaError, StoreUnavailable, TableMissing
 
 __all__ = ["PortableDeadLetters"]
 
+_LOG: Final = logging.getLogger("harvest")
 _NOT_OURS: Final = frozenset({"id", "leader_id", "error", "waits", "dead_lettered_at"})
 _KEYS: Final = "SELECT id, kafka_topic, kafka_key, waits FROM {dead_letters} ORDER BY id"
 _OURS: Final = "SELECT id, kafka_topic, kafka_key FROM {table} WHERE id IN ({ids})"
@@ -111,12 +114,37 @@ class PortableDeadLetters(ABC):
         if not self._exists():
             self._create()
             return
+        self._change_types()
         there = self._columns_of(self.name)
         for name, type_name in self._ours_of(self._table).items():
             if name not in there:  # the outbox got it since the table was made
                 self._columns = None
                 column = f"{self._quoted(name)} {type_name}"
                 self._execute(self._text("ALTER TABLE {dead_letters} ADD COLUMN ") + column)
+
+    def _change_types(self) -> None:
+        """The columns of the outbox may have come to have other types since the table was made."""
+        wanted = self._ours_of(self._table)
+        for name, before in self._columns_of(self.name).items():
+            if wanted.get(name, before) != before:
+                self._change_type(name, before, wanted[name])
+
+    def _change_type(self, name: str, before: str, type_name: str) -> None:
+        statement = self._text("ALTER TABLE {dead_letters} MODIFY COLUMN ")
+        try:
+            self._execute(f"{statement}{self._quoted(name)} {type_name}")
+        except TableMissing:
+            raise
+        except (SchemaError, StoreUnavailable) as error:
+            _LOG.warning(
+                "the column %s of %s is %s, must be %s for every row to fit, and could not be "
+                "changed: %s; run `harvest init` as a user that may ALTER it",
+                name,
+                self.name,
+                before,
+                type_name,
+                error,
+            )
 
     # --- Setting aside ---
 
@@ -214,6 +242,8 @@ class PortableDeadLetters(ABC):
         """See `DeadLetterTable.retry`."""
         if not self._exists():
             return 0
+        if not dry_run:
+            self._change_types()
         with self._moving():
             wanted, taken, chosen = self._selected(selection), set(), []
             for row in self._all():
@@ -230,6 +260,8 @@ class PortableDeadLetters(ABC):
         """See `DeadLetterTable.drop`."""
         if not self._exists():
             return Dropped(0, 0)
+        if not dry_run:
+            self._change_types()
         with self._moving():
             dropped = self._selected(selection)
             if dry_run:

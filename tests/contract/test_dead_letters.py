@@ -143,6 +143,29 @@ def test_a_column_that_goes_keeps_no_row_from_being_set_aside(world: World) -> N
     assert world.dead_letters.retry(ALL, mode="mark") == 2
 
 
+def test_a_column_that_is_made_wider_keeps_no_row_from_being_set_aside(world: World) -> None:
+    """Each later one would wait behind it, for ever."""
+
+    def make_key(length: int) -> None:
+        with world.tables.transaction() as connection:
+            module = type(connection).__module__
+            if "sqlite" not in module:  # which has no lengths
+                change = "MODIFY kafka_key" if "mysql" in module else "ALTER kafka_key TYPE"
+                connection.cursor().execute(f"ALTER TABLE outbox {change} VARCHAR({length})")
+
+    make_key(3)
+    short = world.insert("1")
+    world.mark()
+    assert world.dead_letters.add([BadRow(short, "bad")], TERM) == {short}
+    make_key(30)
+    long = world.insert("longer than before")
+    assert long in world.mark()
+    assert world.dead_letters.add([BadRow(long, "bad")], TERM) == {long}
+    assert [row.key for row in world.dead_letters.rows(ALL, 10)] == [b"1", b"longer than before"]
+    assert world.dead_letters.retry(ALL, mode="mark") == 2
+    assert world.mark() == [short, long]
+
+
 def test_a_row_of_another_leader_is_left_alone(world: World) -> None:
     row = world.insert("1")
     world.mark(OTHER)

@@ -31,7 +31,7 @@ from harvest.databases.lease_clock import always, require
 from harvest.databases.postgres.attempts import attempts_name
 from harvest.databases.postgres.table import PostgresTable, UnreadableRows, readable, topic_of
 from harvest.databases.schema import id_is_taken
-from harvest.errors import SchemaError, TableMissing
+from harvest.errors import SchemaError, StoreUnavailable, TableMissing
 
 __all__ = ["PostgresDeadLetters"]
 
@@ -150,10 +150,22 @@ class PostgresDeadLetters(PostgresTable):
             self._execute(template.format(columns=columns, id_index=index, **names))
             self._parts = {}
             return
+        self._change_types()
         there = self._columns_of(self.name)
-        for name, type_name in self._columns_of(self._table).items():
+        for name, type_name in self._wanted_columns().items():
             if name not in there:
                 self._add_column(name, type_name)
+
+    def _change_types(self) -> None:
+        """The columns of the outbox may have come to have other types since the table was made."""
+        wanted = self._wanted_columns()
+        for name, before in self._columns_of(self.name).items():
+            if wanted.get(name, before) != before:
+                self._change_type(name, before, wanted[name])
+
+    def _wanted_columns(self) -> dict[str, str]:
+        """The columns that it is to have, besides ours, and their types."""
+        return self._columns_of(self._table)
 
     def _add_column(self, name: str, type_name: str) -> None:
         """What the outbox got since the table was made."""
@@ -166,6 +178,27 @@ class PostgresDeadLetters(PostgresTable):
             raise
         except SchemaError as error:
             _LOG.warning("the column %s of rows that are set aside is lost: %s", name, error)
+        self._parts = {}
+
+    def _change_type(self, name: str, before: str, type_name: str) -> None:
+        column = sql.Identifier(name)
+        statement = sql.SQL("ALTER TABLE {} ALTER COLUMN {} TYPE {} USING {}").format(
+            self._dead_letters, column, _type(type_name), _converted(column, before, type_name)
+        )
+        try:
+            self._execute(statement)
+        except TableMissing:
+            raise
+        except (SchemaError, StoreUnavailable) as error:
+            _LOG.warning(
+                "the column %s of %s is %s, must be %s for every row to fit, and could not be "
+                "changed: %s; run `harvest init` as the owner of the tables",
+                name,
+                self.name,
+                before,
+                type_name,
+                error,
+            )
         self._parts = {}
 
     def add(
@@ -334,6 +367,8 @@ class PostgresDeadLetters(PostgresTable):
         """See `DeadLetterTable.retry`."""
         if not self._exists():
             return 0
+        if not dry_run:
+            self._change_types()
         wanted, given = self._condition(selection)
         given["lost"] = f"%{_LOST}%"
         first, _ = self._condition(selection, "f")
@@ -356,6 +391,8 @@ class PostgresDeadLetters(PostgresTable):
         """See `DeadLetterTable.drop`."""
         if not self._exists():
             return Dropped(0, 0)
+        if not dry_run:
+            self._change_types()
         condition, given = self._condition(selection)
         released = sql.SQL(
             "(s.waits AND NOT EXISTS "
@@ -508,6 +545,14 @@ def _listed(names: Iterable[str], *of: str) -> sql.Composable:
 def _type(name: Any) -> sql.SQL:
     """A type as the server itself has written it."""
     return sql.SQL(name)
+
+
+def _converted(column: sql.Identifier, before: str, type_name: str) -> sql.Composed:
+    """What is in a column, as another type: bytes are those of the text in UTF-8."""
+    if type_name == "bytea":
+        return sql.SQL("convert_to({}::text, 'UTF8')").format(column)
+    template = "convert_from({}, 'UTF8')::{}" if before == "bytea" else "{}::text::{}"
+    return sql.SQL(template).format(column, _type(type_name))
 
 
 def _noted(values: Sequence[Any]) -> tuple[str | None, int | None, int | None]:

@@ -40,6 +40,8 @@ CREATE TABLE IF NOT EXISTS {dead_letters} (
 );
 CREATE UNIQUE INDEX IF NOT EXISTS {id_index} ON {dead_letters} (id);
 """
+_WANTED: Final = {"kafka_topic": "text", "kafka_key": "bytea", "kafka_value": "bytea"}
+"""What a table that another mode has made must be able to hold, too: a message has any bytes."""
 _INSERT: Final = """
 INSERT INTO {dead_letters} AS t (
   id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values,
@@ -85,6 +87,11 @@ class PostgresWalDeadLetters(PostgresDeadLetters):
             index = sql.Identifier(f"{self.name.table[:59]}_id")
             statement = sql.SQL(_CREATE).format(dead_letters=self._dead_letters, id_index=index)
             self._execute(statement)
+            return
+        self._change_types()
+
+    def _wanted_columns(self) -> dict[str, str]:
+        return _WANTED
 
     def add_rows(
         self, rows: Sequence[tuple[Row, BadRow]], still_held: StillHeld = always

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -24,6 +25,7 @@ from harvest.databases.postgres.attempts import Attempt, PostgresAttempts
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.postgres.wal_dead_letters import PostgresWalDeadLetters
 from harvest.sinks.kafka.idempotent import IdempotentSink
 from harvest.sinks.kafka.sink import TransactionalSink
 from marshal_py.embedded import EmbeddedKafka
@@ -65,6 +67,49 @@ class Table:
         self.db.close()
         self.store.close()
         self.dead_letters.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ("TEXT", "JSONB", "kafka_value::jsonb"),
+        ("JSONB", "TEXT", "kafka_value::text"),
+        ("TEXT", "BYTEA", "convert_to(kafka_value, 'UTF8')"),
+        ("BYTEA", "TEXT", "convert_from(kafka_value, 'UTF8')"),
+        ("INTEGER", "BIGINT", "kafka_value"),
+    ],
+)
+def test_a_type_that_changes_keeps_no_row_from_being_set_aside(
+    postgres_database: str, before: str, after: str, changed: str
+) -> None:
+    table = Table(postgres_database)
+    table.db.execute(f"ALTER TABLE outbox ALTER kafka_value TYPE {before} USING NULL")
+    one = table.insert("k", value="7")
+    assert table.mark() == [one]
+    assert table.dead_letters.add([BadRow(one, "bad")], TERM) == {one}
+    table.db.execute(f"ALTER TABLE outbox ALTER kafka_value TYPE {after} USING {changed}")
+    table.store.close()
+    two = table.insert("l", value="7")
+    assert table.mark() == [two]
+    assert table.dead_letters.add([BadRow(two, "bad")], TERM) == {two}
+    assert table.dead_letters.retry(ALL, mode="mark") == 2
+    assert [row.value for row in table.store.mark(OTHER, 0, 100, 60_000.0)] == [b"7"] * 2
+    table.close()
+
+
+def test_rows_are_set_aside_where_another_mode_has_made_the_table(postgres_database: str) -> None:
+    """`harvest init` makes it for its mode; `harvest switch` changes that."""
+    table = Table(postgres_database)
+    with closing(PostgresWalDeadLetters(postgres_database, "outbox")) as of_the_log:
+        of_the_log.create()
+        one = table.insert("k", "t", "v", "name")
+        assert table.mark() == [one]
+        assert table.dead_letters.add([BadRow(one, "bad")], TERM) == {one}
+        assert table.dead_letters.retry(ALL, mode="mark") == 1
+        bad = Row(7, "t" * 300, b"\xff", b"\xfe")
+        assert of_the_log.add_rows([(bad, BadRow(7, "bad"))]) == {7}
+        assert of_the_log.waiting_keys() == {("t" * 300, b"\xff"): 7}
+    table.close()
 
 
 @pytest.fixture(params=["TEXT", "BYTEA", "JSON"])
