@@ -121,7 +121,8 @@ class PostgresMarkStore(PostgresSources):
         which = (term.tag(batch), term.first, term.last)
         while True:
             try:
-                found = self._execute(statement, (*which, limit, until_s), binary=True).fetchall()
+                cursor = self._execute(statement, (*which, limit, until_s), binary=True)
+                found = self._same_types(cursor, range(1, 6 + len(self._extra)))
                 break
             except UnreadableRows as error:
                 if limit == 1:

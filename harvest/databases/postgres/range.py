@@ -30,7 +30,7 @@ from harvest.databases.postgres.partitions import SEQUENCES_OF_ID, PostgresParti
 from harvest.databases.postgres.sources import PostgresSources
 from harvest.databases.postgres.table import UnreadableRows, readable
 from harvest.databases.schema import COLUMNS
-from harvest.errors import SchemaError
+from harvest.errors import SchemaError, StoreUnavailable
 from harvest.maintenance.partitions import PartitionPolicy, carry_out, plan
 
 __all__ = ["PostgresRangeStore"]
@@ -188,6 +188,8 @@ class PostgresRangeStore(PostgresSources):
         self._parts: dict[str, sql.Composable] | None = None
         self._topic_and_key: Sequence[sql.Composable] = ()
         self._sequence: _Sequence | None = None
+        self._known_types: Mapping[str, tuple[str, bool]] | None = None
+        """Of the columns, when the statements were made."""
 
     @property
     def positions_table(self) -> TableName:
@@ -216,10 +218,11 @@ class PostgresRangeStore(PostgresSources):
                 return self._read_shard(after, limit)
             return _window(self._fetch_rows(_READ, (after, limit)), after, limit)
         except UnreadableRows:
+            self._require_types()
             return self.read(after, limit // 2) if limit > 1 else self._read_next(after)
 
     def _read_shard(self, after: int, limit: int) -> Window:
-        found = self._fetch(_READ_SHARD, (after, limit, after))
+        found = self._fetch_typed(_READ_SHARD, (after, limit, after))
         *_, last, seen, ids = found.pop(next(n for n, row in enumerate(found) if row[0] is None))
         if not seen:
             return Window((), after)
@@ -236,6 +239,7 @@ class PostgresRangeStore(PostgresSources):
         try:
             rows = self._fetch_rows(_FETCH, _columns(ids))
         except UnreadableRows as error:
+            self._require_types()
             return self._fetch_halves(ids, error)
         rows.sort(key=_id)
         return rows
@@ -260,6 +264,13 @@ class PostgresRangeStore(PostgresSources):
         found = self._fetch(_NEXT, (after,))
         rows = self.fetch([(id, id) for (id,) in found])
         return _window(found, after, 1)._replace(rows=rows)
+
+    def _require_types(self) -> None:
+        """Raises `StoreUnavailable`, once, if a column has another type than the statements expect:
+        then it is they that fail, and not a row."""
+        if self._known_types is not None and self._types() != self._known_types:
+            self._forget()
+            raise StoreUnavailable(f"a column of {self._table} has another type now")
 
     def _is_ours(self, row: Row) -> bool:
         """Of a row that cannot be read: by its key as it can be had, which all shards agree on."""
@@ -353,12 +364,13 @@ class PostgresRangeStore(PostgresSources):
             self._connection.adapters.register_loader("bpchar", TextBinaryLoader)
         self._parts = None
         self._sequence = None
+        self._known_types = None
 
     def _looked_up(self) -> dict[str, sql.Composable]:
         """What the statements are made of; it depends on the table and is looked up once."""
         self._connected()  # first: another session may find another table and sequence
         if self._parts is None:
-            types = self._usable_types()
+            types = self._known_types = self._usable_types()
             sequences = self._sequences()
             findings = self._sequence_findings(sequences) + self._positions_findings()
             wrong = [finding.text for finding in findings if finding.level == "error"]
@@ -407,8 +419,13 @@ class PostgresRangeStore(PostgresSources):
         """Tuples; those of rows have the shape of `Row`."""
         return self._execute(self._range_sql(template), parameters, binary=True).fetchall()
 
+    def _fetch_typed(self, template: Any, parameters: Sequence[Any]) -> list[Any]:
+        """The same, of a statement that selects the columns of `Row`, and further ones."""
+        cursor = self._execute(self._range_sql(template), parameters, binary=True)
+        return self._same_types(cursor, range(1, 6 + len(self._extra)))
+
     def _fetch_rows(self, template: Any, parameters: Sequence[Any]) -> list[Any]:
-        return self._with_headers(self._fetch(template, parameters))
+        return self._with_headers(self._fetch_typed(template, parameters))
 
     def _with_headers(self, rows: list[Any]) -> list[Any]:
         rows = with_headers(rows)

@@ -49,6 +49,7 @@ _SESSION: Final = {  # whatever the database is set to
     "quote_all_identifiers": "off",
 }
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
+_BYTES_OIDS: Final = frozenset({17, 25, 114, 1042, 1043})  # bytea, and those of `_AS_BYTES`
 _READ_AS_IS: Final = {"text", "character varying", "character", "bytea", "json"}
 _MILLISECONDS: Final = (
     "CASE WHEN isfinite({c}) THEN (extract(epoch FROM {c}) * 1000)::bigint::text ELSE {c}::text END"
@@ -405,8 +406,22 @@ class PostgresTable:
         except psycopg.Error as error:
             if connection.broken or isinstance(error, _OF_PREPARED):
                 self.close()
+            elif isinstance(error, psycopg.ProgrammingError):
+                self._forget()  # a statement was made for another type of a column
             raise StoreUnavailable(f"the database broke off a statement: {_said(error)}") from error
         return cursor
+
+    def _same_types(self, cursor: psycopg.Cursor[TupleRow], columns: range) -> list[TupleRow]:
+        """The rows of a statement that selects these columns as bytes, by the types they had.
+
+        Raises `StoreUnavailable`, once, if one has another type now: what is prepared says so
+        itself, and behind a pooler nothing is.
+        """
+        result = cursor.pgresult
+        if result is not None and not all(result.ftype(at) in _BYTES_OIDS for at in columns):
+            self._forget()
+            raise StoreUnavailable(f"a column of {self._table} has another type now")
+        return cursor.fetchall()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from harvest import OutboxRecord, Stasher, StoreUnavailable
 from harvest.core.dead_letters import BadRow
 from harvest.core.mark_checkpoint import Term
+from harvest.core.shards import shard_of
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
@@ -142,6 +143,53 @@ def test_a_type_that_changes_under_a_prepared_statement_is_an_outage_that_ends(
         assert [row[3] for row in rows()] == [b"v"]
 
 
+@pytest.mark.parametrize("shards", [0, 1, 2], ids=["mark", "range", "shard"])
+@pytest.mark.parametrize("column", ["kafka_key", "kafka_value"])
+def test_a_type_that_changes_under_a_statement_that_is_not_prepared_is_one_too(
+    postgres_database: str, shards: int, column: str
+) -> None:
+    """As behind a pooler: what came was what Python makes of JSON, and no bytes."""
+    store: PostgresMarkStore | PostgresRangeStore = PostgresMarkStore(postgres_database, "outbox")
+    if shards:
+        mine = shard_of(b'"1"', shards)
+        store = PostgresRangeStore(postgres_database, "outbox", shard=mine, shards=shards)
+    with closing(store):
+        store.init()
+        asked = iter(range(100))
+
+        def rows() -> Sequence[tuple[Any, ...]]:
+            if isinstance(store, PostgresMarkStore):
+                return store.mark(Term.of(next(asked)), 0, 10, LONG_MS)
+            return store.read(0, 10).rows
+
+        assert not rows()
+        change(
+            postgres_database,
+            f"ALTER TABLE outbox ALTER {column} TYPE JSONB USING {column}::jsonb",
+            "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, "
+            "kafka_header_keys, kafka_header_values) "
+            """VALUES (now(), 't', '"1"', '"1"', '{}', '{}')""",
+        )
+        with pytest.raises(StoreUnavailable, match="a column of outbox has another type now"):
+            rows()
+        assert [tuple(row[2:4]) for row in rows()] == [(b'"1"', b'"1"')]
+
+
+def test_shards_find_the_keys_of_a_column_that_came_to_hold_bytes(postgres_database: str) -> None:
+    mine = shard_of(b"k", 2)
+    with closing(PostgresRangeStore(postgres_database, "outbox", shard=mine, shards=2)) as store:
+        store.init()
+        assert not store.read(0, 10).rows
+        change(
+            postgres_database,
+            "ALTER TABLE outbox ALTER kafka_key TYPE BYTEA USING convert_to(kafka_key, 'UTF8')",
+        )
+        insert(postgres_database, "v")
+        with pytest.raises(StoreUnavailable, match="function convert_to"):
+            store.read(0, 10)
+        assert [tuple(row[2:4]) for row in store.read(0, 10).rows] == [(b"k", b"v")]
+
+
 def test_rows_that_come_in_another_order_are_sorted(
     postgres_database: str, store: PostgresMarkStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +205,8 @@ def test_rows_that_come_in_another_order_are_sorted(
         monkeypatch.setattr(store, "_execute", execute)
 
         class Cursor:
+            pgresult = None
+
             def fetchall(self) -> list[Any]:
                 return found
 

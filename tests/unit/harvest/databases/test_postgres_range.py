@@ -40,7 +40,7 @@ def test_rows_of_a_shard_are_in_the_order_of_their_ids(monkeypatch: pytest.Monke
     """In which order a union has them, PostgreSQL does not promise."""
     store = PostgresRangeStore("", "outbox", shard=1, shards=2)
     page = [(5, *[None] * 5), (None, *[None] * 5, 6, 3, [6, 5, 2]), (2, *[None] * 5)]
-    monkeypatch.setattr(store, "_fetch", lambda *_: list(page))
+    monkeypatch.setattr(store, "_fetch_typed", lambda *_: list(page))
     window = store.read(1, 3)
     assert [row[0] for row in window.rows] == [2, 5]
     assert (window.last_id, window.missing, window.full) == (6, [(3, 4)], True)
