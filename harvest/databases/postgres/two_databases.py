@@ -77,6 +77,14 @@ class PostgresIds(PostgresRangeStore):
         ((replayed,),) = self._execute(sql.SQL(_REPLAYED), (lsn,)).fetchall()
         return bool(replayed)
 
+    def lookup_behind(self, lsn: str, ranges: Sequence[Range]) -> list[Range] | None:
+        """`lookup`, if everything up to `lsn` is to be seen; else None.
+
+        In one transaction: behind a pooler, the next one may be another server's.
+        """
+        with self._transaction():
+            return self.lookup(ranges) if self.has_replayed(lsn) else None
+
     def known(self, message_ids: Sequence[int]) -> set[int]:
         """Those of the messages that are committed."""
         return {row[0] for row in self._fetch(_KNOWN, (list(message_ids),))}
@@ -164,8 +172,13 @@ class TwoDatabasesStore:
 
     def lookup(self, ranges: Sequence[Range]) -> list[Range]:
         """See `RangeStore.lookup`. Waits for the replica, until `cancel`."""
-        self._wait_for_replica()
-        return self._ids.lookup(ranges)
+        written = self._written
+        if written is None:
+            return self._ids.lookup(ranges)
+        while (found := self._ids.lookup_behind(written, ranges)) is None:
+            if self._cancelled.wait(_POLL_S):
+                raise StoreUnavailable("given up while the replica was waited for")
+        return found
 
     def fetch(self, ids: Sequence[Range]) -> list[Row]:
         """See `RangeStore.fetch`."""
@@ -288,14 +301,6 @@ class TwoDatabasesStore:
         for store in (self._primary, self._ids, self._outbound):
             store.close()
         self._cancelled.clear()
-
-    def _wait_for_replica(self) -> None:
-        written = self._written
-        if written is None:
-            return
-        while not self._ids.has_replayed(written):
-            if self._cancelled.wait(_POLL_S):
-                raise StoreUnavailable("given up while the replica was waited for")
 
     def _with_payloads(self, found: Sequence[Any]) -> list[Row]:
         """Rows under the primary's ids. `found` has pairs of id and message id."""

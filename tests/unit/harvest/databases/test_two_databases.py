@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from harvest.core.gaps import Holders
+from harvest.core.gaps import Holders, Range
 from harvest.core.interfaces.mark_store import Backlog
 from harvest.core.interfaces.range_store import Bounds, Window
 from harvest.core.range_checkpoint import Position
 from harvest.core.source import Source
-from harvest.databases.postgres.two_databases import TwoDatabasesStore
+from harvest.databases.postgres.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.errors import StoreUnavailable
 
 
@@ -40,12 +42,10 @@ class Replica(Primary):
         self.replayed = 0
         self.most = most
 
-    def has_replayed(self, lsn: str) -> bool:
+    def lookup_behind(self, lsn: str, ranges: list[Any]) -> list[Any] | None:
+        del ranges
         self.replayed = min(self.most, self.replayed + 1)
-        return self.replayed >= int(lsn)
-
-    def lookup(self, ranges: list[Any]) -> list[Any]:
-        return [(self.replayed, self.replayed)]
+        return [(self.replayed, self.replayed)] if self.replayed >= int(lsn) else None
 
 
 def store(replica: Replica) -> TwoDatabasesStore:
@@ -58,6 +58,32 @@ def test_a_replica_is_waited_for_that_does_not_show_what_holders_committed() -> 
     made = store(Replica(100))
     made.holders()
     assert made.lookup([(1, 1)]) == [(8, 8)]
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_the_replica_that_is_waited_for_is_the_one_that_is_looked_at(*, is_behind: bool) -> None:
+    """A pooler over several has each transaction done by any of them. One that lags would show a
+    gap where a row is, and nobody would look for it again."""
+    seen: list[str] = []
+
+    class Pooled(PostgresIds):
+        @contextmanager
+        def _transaction(self) -> Iterator[None]:
+            seen.append("begin")
+            yield
+            seen.append("end")
+
+        def has_replayed(self, lsn: str) -> bool:
+            seen.append(f"replayed {lsn}")
+            return not is_behind
+
+        def lookup(self, ranges: Sequence[Range]) -> list[Range]:
+            seen.append("lookup")
+            return list(ranges)
+
+    found = Pooled("host=d", "ids", standby=True).lookup_behind("0/8", [(1, 1)])
+    assert found == (None if is_behind else [(1, 1)])
+    assert seen == ["begin", "replayed 0/8", *["lookup"] * (not is_behind), "end"]
 
 
 def test_who_was_cancelled_and_closed_waits_again_when_it_is_used_again() -> None:
