@@ -9,6 +9,7 @@ import typer
 
 from harvest.cli.options import DryRunCount, JsonFlag, RangeConfigFile
 from harvest.cli.outbox import load_partitioned_config, load_range_config
+from harvest.config.model import MAX_RETAIN_HOURS
 from harvest.databases.postgres.two_databases import PostgresIds, archive_name
 from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import Partition
@@ -30,7 +31,10 @@ def partitions(
     retain_hours: Annotated[
         float | None,
         typer.Option(
-            help="How long published rows are kept.", show_default="as configured", min=0.0
+            help="How long published rows are kept.",
+            show_default="as configured",
+            min=0.0,
+            max=MAX_RETAIN_HOURS,
         ),
     ] = None,
     archive: Annotated[

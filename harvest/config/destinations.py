@@ -37,8 +37,10 @@ def _parse_statuses(value: object) -> object:
         match = _STATUSES.fullmatch(str(part).strip())
         if match is None:
             raise ValueError(f"{part!r} is no status: write 204, or 200-299, or a list of such")
-        low = int(match[1])
-        found.update(range(low, int(match[2] or low) + 1))
+        low, high = int(match[1]), int(match[2] or match[1])
+        if high < low:
+            raise ValueError(f"{part!r} has no status in it: write {high}-{low}")
+        found.update(range(low, high + 1))
     return frozenset(found)
 
 
@@ -110,6 +112,15 @@ class HttpConfig(StrictModel):
     key_file: str | None = None
     batch: BatchConfig | None = None
     cloudevents: CloudEventsConfig | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> HttpConfig:
+        if self.key_file is not None and self.cert_file is None:
+            raise ConfigurationError(
+                f"key_file is {self.key_file!r}, and there is no cert_file that it is the key of: "
+                "give that, too, or leave key_file out"
+            )
+        return self
 
 
 class NatsConfig(StrictModel):

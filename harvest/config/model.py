@@ -31,6 +31,7 @@ from harvest.sinks.kafka.settings import producer_settings
 from marshal_py.client.leader_election import leader_topic
 
 __all__ = [
+    "MAX_RETAIN_HOURS",
     "BadRowsConfig",
     "CloudEventsConfig",
     "ColumnsConfig",
@@ -50,6 +51,8 @@ Mode = RetryMode
 """How rows are harvested: tagged, published and deleted; only read, up to a position; or read from
 the write-ahead log."""
 
+MAX_RETAIN_HOURS: Final = 1_000_000
+"""A century: more than databases reckon with, and not forever, which they do not know."""
 _DEFAULTS: Final = Limits()
 _PARTITIONERS: Final = {"librdkafka": "consistent", "java": "murmur2"}
 
@@ -136,7 +139,7 @@ class PartitionsConfig(StrictModel):
     automatic: bool = True
     rows: int = Field(default=1_000_000, ge=1)
     ahead: int = Field(default=4, ge=1, le=1_000)
-    retain_hours: float = Field(default=24.0, ge=0)
+    retain_hours: float = Field(default=24.0, ge=0, le=MAX_RETAIN_HOURS)
     archive: str | None = Field(default=None, min_length=1)
 
     def policy(self) -> PartitionPolicy:

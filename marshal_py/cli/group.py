@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -33,6 +33,9 @@ from marshal_py.protocol.slots import MAX_SLOTS, Slots
 __all__ = ["app"]
 
 app = new_app(help="Look after a group: its pause, its level, its positions, its version.")
+
+_MAX_DIGITS: Final = 6
+"""Of a partition's number: a whole cluster has no more than some hundred thousands."""
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The name of the group.")]
 DryRun = Annotated[
@@ -496,6 +499,11 @@ def _parse_numbers(text: str | None) -> list[int] | None:
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
         numbers = first.isdecimal() and (not dash or last.isdecimal())
+        if numbers and max(len(first), len(last)) > _MAX_DIGITS:
+            raise ConfigurationError(
+                f"--partitions {text!r} has a number of more than {_MAX_DIGITS} digits, and no "
+                "topic has so many partitions"
+            )
         if not numbers or int(last or first) < int(first):  # 5-3 would be none at all
             raise ConfigurationError(f"--partitions {text!r} must be numbers such as 0,3 or 0-5")
         found.update(range(int(first), int(last or first) + 1))

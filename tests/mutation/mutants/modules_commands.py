@@ -695,6 +695,12 @@ COMMANDS: tuple[Noticed, ...] = (
         ("_parse_numbers", "if not numbers or int(last or first) < int(first):", "if not numbers:"),
     ),
     noticed(
+        "a range of partitions is not counted that no topic has",
+        f"{CLI}.group",
+        f"{OF_CLI}/test_group.py::test_more_partitions_than_a_topic_has_are_refused_before_they_are_counted",
+        ("_parse_numbers", "max(len(first), len(last)) > _MAX_DIGITS", "len(last) > 9"),
+    ),
+    noticed(
         "a pause that waited in vain is exit code 1",
         f"{CLI}.group",
         f"{OF_CLI}/test_group.py::test_a_pause_that_waited_in_vain_is_exit_code_1",

@@ -1326,6 +1326,28 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "nothing is kept for longer than a database reckons",
+        f"{CONFIG}.model",
+        "unit/harvest/config/test_config.py::test_nothing_is_kept_for_longer_than_a_database_reckons",
+        ("PartitionsConfig", "ge=0, le=MAX_RETAIN_HOURS)", "ge=0)"),
+    ),
+    noticed(
+        "statuses that go down are refused, as they would be none",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_statuses_that_go_down_are_named",
+        ("_parse_statuses", "if high < low:", "if False:"),
+    ),
+    noticed(
+        "a key is one of a certificate",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_a_key_of_no_certificate_is_named",
+        (
+            "HttpConfig._consistent",
+            "if self.key_file is not None and self.cert_file is None:",
+            "if False:",
+        ),
+    ),
+    noticed(
         "no status at all may be expected",
         f"{CONFIG}.destinations",
         "unit/harvest/config/test_destinations.py::test_statuses_are_numbers_and_ranges",
@@ -1892,6 +1914,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         f"{PG}.two_databases",
         "unit/harvest/databases/test_two_databases.py::test_neither_database_may_be_silent",
         ("TwoDatabasesStore.ping", "        self._primary.ping()\n", ""),
+    ),
+    noticed(
+        "the replica that is waited for is the one that is looked at",
+        f"{PG}.two_databases",
+        "unit/harvest/databases/test_two_databases.py::test_the_replica_that_is_waited_for_is_the_one_that_is_looked_at",
+        ("PostgresIds.lookup_behind", "with self._transaction():", "if True:"),
     ),
     noticed(
         "a payload that is not there yet is waited for",
@@ -3729,6 +3757,32 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("PortableDeadLetters.create", "                self._columns = None\n", ""),
     ),
     noticed(
+        "rows of a column that was made wider are set aside, in MariaDB",
+        f"{DB}.portable_dead_letters",
+        "contract/test_dead_letters.py::test_a_column_that_is_made_wider_keeps_no_row_from_being_set_aside[mariadb]",
+        (
+            "PortableDeadLetters._change_types",
+            "if wanted.get(name, before) != before:",
+            "if False:",
+        ),
+    ),
+    noticed(
+        "rows of a column that was made wider are set aside, in PostgreSQL",
+        f"{PG}.dead_letters",
+        "contract/test_dead_letters.py::test_a_column_that_is_made_wider_keeps_no_row_from_being_set_aside[postgres]",
+        (
+            "PostgresDeadLetters._change_types",
+            "if wanted.get(name, before) != before:",
+            "if False:",
+        ),
+    ),
+    noticed(
+        "wal mode sets any bytes aside, whichever mode has made the table",
+        f"{PG}.wal_dead_letters",
+        "integration/harvest/runtime/test_dead_letters.py::test_rows_are_set_aside_where_another_mode_has_made_the_table",
+        ("PostgresWalDeadLetters._wanted_columns", "return _WANTED", "return {}"),
+    ),
+    noticed(
         "a column that came later comes back with its row, in PostgreSQL",
         f"{PG}.dead_letters",
         "contract/test_dead_letters.py::test_what_is_in_a_column_that_came_later_comes_back_with_its_row[postgres]",
@@ -3894,12 +3948,40 @@ HARVESTERS: tuple[Noticed, ...] = (
     noticed(
         "a stream in text form is followed by an ordinary one",
         f"{PG}.wal",
-        "unit/harvest/databases/test_encoding.py::test_the_stream_after_that_of_a_text_that_cannot_be_converted_is_an_ordinary_one",
+        "unit/harvest/databases/test_encoding.py::test_the_stream_after_that_of_what_cannot_be_read_as_usual_is_an_ordinary_one",
         (
             "PostgresWalSource.open",
             "as_stored, self._as_stored = self._as_stored, False",
             "as_stored = self._as_stored",
         ),
+    ),
+    noticed(
+        "where records are messages, rows of other tables are not streamed",
+        f"{PG}.wal",
+        "integration/harvest/databases/test_postgres_wal.py::test_where_records_are_messages_a_publication_of_other_tables_is_refused",
+        ("PostgresWalSource._messages_finding", "if not others:", "if True:"),
+    ),
+    noticed(
+        "a stream in text form for a type of long ago is followed by an ordinary one",
+        f"{PG}.wal",
+        "unit/harvest/databases/test_encoding.py::test_the_stream_after_that_of_what_cannot_be_read_as_usual_is_an_ordinary_one",
+        (
+            "PostgresWalSource.open",
+            "in_text, self._in_text = self._in_text or as_stored, False",
+            "in_text = self._in_text or as_stored",
+        ),
+    ),
+    noticed(
+        "the binary form of a type that a column has come to have is not published",
+        f"{PG}.pgoutput",
+        "unit/harvest/databases/test_pgoutput.py::test_a_type_that_changes_while_the_stream_goes_on_ends_one_in_binary_form",
+        ("Decoder._check_binary", "if oid not in self.binary_types:", "if False:"),
+    ),
+    noticed(
+        "a stream that ends for a type is followed by one in text form",
+        f"{PG}.replication",
+        "unit/harvest/databases/test_replication.py::test_a_type_that_has_changed_is_told_before_the_stream_ends",
+        ("PostgresWalStream.read", "            self.on_not_binary()\n", ""),
     ),
     noticed(
         "a standby on another timeline is not waited for",
@@ -3918,6 +4000,48 @@ HARVESTERS: tuple[Noticed, ...] = (
         f"{PG}.notify",
         "unit/harvest/databases/test_notify.py::test_the_trigger_is_looked_at_again_and_again",
         ("PostgresListener._listen", "if found != channel:", "if found not in (None, channel):"),
+    ),
+    noticed(
+        "a partition of PostgreSQL has the columns that the database fills",
+        f"{PG}.partitions",
+        "integration/harvest/databases/test_postgres_range.py::test_partitions_are_made_of_a_table_with_columns_that_the_database_fills",
+        ("", " INCLUDING GENERATED", ""),
+    ),
+    noticed(
+        "what JSON is to Python is not published in mark mode",
+        f"{PG}.mark",
+        "integration/harvest/databases/test_postgres_sessions.py::test_a_type_that_changes_under_a_statement_that_is_not_prepared_is_one_too[kafka_value-mark]",
+        (
+            "PostgresMarkStore.mark",
+            "self._same_types(cursor, range(1, 6 + len(self._extra)))",
+            "cursor.fetchall()",
+        ),
+    ),
+    noticed(
+        "what JSON is to Python is not published in range mode",
+        f"{PG}.range",
+        "integration/harvest/databases/test_postgres_sessions.py::test_a_type_that_changes_under_a_statement_that_is_not_prepared_is_one_too[kafka_value-range]",
+        (
+            "PostgresRangeStore._fetch_typed",
+            "self._same_types(cursor, range(1, 6 + len(self._extra)))",
+            "cursor.fetchall()",
+        ),
+    ),
+    noticed(
+        "no row is set aside for a statement that expects another type",
+        f"{PG}.range",
+        "integration/harvest/databases/test_postgres_sessions.py::test_a_type_that_changes_under_a_statement_that_is_not_prepared_is_one_too[kafka_key-shard]",
+        ("PostgresRangeStore.read", "            self._require_types()\n", ""),
+    ),
+    noticed(
+        "a statement that was made for another type is made anew",
+        f"{PG}.table",
+        "integration/harvest/databases/test_postgres_sessions.py::test_shards_find_the_keys_of_a_column_that_came_to_hold_bytes",
+        (
+            "PostgresTable._execute",
+            "elif isinstance(error, psycopg.ProgrammingError):",
+            "elif False:",
+        ),
     ),
     noticed(
         "partitions of PostgreSQL are in the order of their ids",

@@ -390,6 +390,20 @@ def test_partitions_are_made_ahead_whoever_owns_the_sequence(
     assert done.create[0][0] > last
 
 
+def test_partitions_are_made_of_a_table_with_columns_that_the_database_fills(
+    rig: Rig, parts: PostgresPartitions
+) -> None:
+    """Else none would be dropped, either: the first that cannot be made ends it."""
+    with psycopg.connect(rig.url, autocommit=True) as connection:
+        connection.execute(
+            "ALTER TABLE outbox ADD size integer GENERATED ALWAYS AS (length(kafka_value)) STORED"
+        )
+    done = carry_out(plan(parts.inventory(), (), POLICY), parts, POLICY)
+    assert done.create == ((0, 100), (100, 200))
+    assert fill(rig, 150) == 150
+    assert parts.inventory().stray == 0
+
+
 def test_partitions_of_another_column_are_left_alone(postgres_database: str) -> None:
     """Their numbers say nothing about ids."""
     with psycopg.connect(postgres_database, autocommit=True) as connection:

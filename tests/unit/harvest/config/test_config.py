@@ -434,6 +434,13 @@ def test_times_are_in_the_units_that_are_used() -> None:
     assert parse(OURS + "logging: {level: WARN}\n").logging.python_level() == 30
 
 
+@pytest.mark.parametrize("hours", [".inf", "-.inf", ".nan", "1e300", "1000001", "-1"])
+def test_nothing_is_kept_for_longer_than_a_database_reckons(hours: str) -> None:
+    """Forever ended a harvester of MySQL a minute after its start."""
+    with pytest.raises(ConfigurationError, match=r"partitions\.retain_hours: Input should be"):
+        parse(OURS + f"mode: range\npartitions: {{retain_hours: {hours}}}\n")
+
+
 def test_the_producers_settings_go_before_those_of_all() -> None:
     config = parse(OURS + "producer: {sasl.password: mine, linger.ms: 5}\npartitioner: java\n")
     assert config.producer_config["sasl.password"] == "mine"

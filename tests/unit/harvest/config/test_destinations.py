@@ -107,6 +107,21 @@ def test_what_is_no_status_is_named(given: Any) -> None:
     assert "no status" in refused(http={"uri": "http://h/", "expect": given})
 
 
+@pytest.mark.parametrize("name", ["expect", "refuse"])
+def test_statuses_that_go_down_are_named(name: str) -> None:
+    """They would be none at all: each answer would be a failure."""
+    said = refused(http={"uri": "http://h/", name: [204, "299-200"]})
+    assert f"http.{name}: '299-200' has no status in it: write 200-299" in said
+
+
+def test_a_key_of_no_certificate_is_named() -> None:
+    """Without one, requests would go out as nobody's."""
+    said = refused(http={"uri": "https://h/", "key_file": "our.key"})
+    assert "key_file is 'our.key'" in said
+    assert "no cert_file" in said
+    made(http={"uri": "https://h/", "cert_file": "both.pem"})
+
+
 def test_an_endpoint_is_what_was_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     found = endpoint(
         monkeypatch,

@@ -299,6 +299,16 @@ def test_what_are_no_partitions_is_refused(admin: Admin, text: str) -> None:
     assert "set" not in dict(admin.done)
 
 
+@pytest.mark.parametrize("text", ["0-99999999999", "1234567", f"0,{'9' * 5_000}"])
+def test_more_partitions_than_a_topic_has_are_refused_before_they_are_counted(
+    admin: Admin, text: str
+) -> None:
+    done = without_brokers(*SET, "--to", "10", f"--partitions={text}")
+    assert done.exit_code == 2
+    assert "has a number of more than 6 digits" in done.stderr
+    assert "set" not in dict(admin.done)
+
+
 @pytest.mark.parametrize("text", ["2100-01-01", "soon", "10:99", ""])
 def test_where_nobody_can_go_is_refused(admin: Admin, text: str) -> None:
     done = without_brokers(*SET, f"--to={text}")
