@@ -166,6 +166,22 @@ def test_a_column_that_is_made_wider_keeps_no_row_from_being_set_aside(world: Wo
     assert world.mark() == [short, long]
 
 
+def test_a_table_whose_types_are_the_outboxs_is_left_as_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To alter it, each time that a row is set aside, would take locks, and rights."""
+
+    def fail(*given: object) -> None:
+        raise AssertionError(given)
+
+    monkeypatch.setattr(type(world.dead_letters), "_change_type", fail)
+    for key in ("1", "2"):
+        row = world.insert(key)
+        world.mark()
+        assert world.dead_letters.add([BadRow(row, "bad")], TERM) == {row}
+    assert world.dead_letters.retry(ALL, mode="mark") == 2
+
+
 def test_a_row_of_another_leader_is_left_alone(world: World) -> None:
     row = world.insert("1")
     world.mark(OTHER)
