@@ -10,6 +10,7 @@ import typer
 from harvest.cli.options import DatabaseOption, JsonFlag, OptionalConfigFile, TableOption
 from harvest.cli.outbox import open_outbox
 from harvest.config.model import Mode
+from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import ConfigurationError
 from marshal_py.cli.output import print_json, say
@@ -64,7 +65,9 @@ def init(
     store = outbox.store()
     value_type: Literal["text", "bytes"] = "bytes" if bytes_ else "text"
     if isinstance(store, PostgresWalSource):
-        created = store.init(value_type=value_type, begin_now=begin_now)
+        created = store.init(value_type=value_type, begin_now=begin_now, policy=outbox.partitions)
+    elif isinstance(store, PostgresRangeStore):
+        created = store.init(value_type=value_type, policy=outbox.partitions)
     else:
         created = store.init(value_type=value_type)
     store.close()

@@ -17,6 +17,7 @@ from harvest.databases.postgres.two_databases import PostgresIds
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.databases.registry import AnyMarkStore, AnyRangeStore, Database
 from harvest.errors import ConfigurationError
+from harvest.maintenance.partitions import PartitionPolicy
 from harvest.outbox.stasher import Stasher
 
 __all__ = [
@@ -51,6 +52,11 @@ class Outbox:
     def extra(self) -> Extra:
         """Columns that become headers."""
         return NO_EXTRA if self.config is None else self.config.columns.extra()
+
+    @property
+    def partitions(self) -> PartitionPolicy | None:
+        """As configured."""
+        return None if self.config is None else self.config.partitions.policy()
 
     def dead_letters(self) -> DeadLetterTable:
         """The rows that cannot be published."""

@@ -322,8 +322,13 @@ class PostgresRangeStore(PostgresSources):
         ((rows, age_s, beyond),) = self._execute(query, {**given, "most": COUNTED}).fetchall()
         return Backlog.of(rows, 0, age_s, beyond)
 
-    def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
-        """See `RangeStore.init`."""
+    def init(
+        self,
+        *,
+        value_type: Literal["text", "bytes"] = "text",
+        policy: PartitionPolicy | None = None,
+    ) -> bool:
+        """See `RangeStore.init`. `policy`: of a new table's first partitions."""
         created = not self._types()
         if created:
             payload = sql.SQL("BYTEA" if value_type == "bytes" else "TEXT")
@@ -336,7 +341,8 @@ class PostgresRangeStore(PostgresSources):
             sql.SQL(_CREATE_POSITIONS).format(positions=sql.Identifier(*self.positions_table.parts))
         )
         if created:
-            partitions, policy = PostgresPartitions(self._conninfo, self._table), PartitionPolicy()
+            policy = policy or PartitionPolicy()
+            partitions = PostgresPartitions(self._conninfo, self._table)
             carry_out(plan(partitions.inventory(), (), policy), partitions, policy)
             partitions.close()
         self.create_registration()

@@ -27,6 +27,7 @@ from harvest.core.source import Registration, Source
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.errors import SchemaError, StoreUnavailable, TableMissing
+from harvest.maintenance.partitions import PartitionPolicy
 
 __all__ = ["PostgresIds", "TwoDatabasesStore", "archive_name"]
 
@@ -95,9 +96,14 @@ class PostgresIds(PostgresRangeStore):
         ((rows, beyond),) = self._execute(self._range_sql(_BACKLOG), given).fetchall()
         return Backlog.of(rows, 0, 0.0 if rows else None, beyond)
 
-    def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
+    def init(
+        self,
+        *,
+        value_type: Literal["text", "bytes"] = "text",
+        policy: PartitionPolicy | None = None,
+    ) -> bool:
         """Create the table, if it does not exist."""
-        del value_type
+        del value_type, policy
         created = not self._types()
         self._execute(self._sql(_CREATE))
         return created

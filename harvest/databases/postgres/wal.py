@@ -38,6 +38,7 @@ from harvest.databases.postgres.sources import PostgresSources
 from harvest.databases.postgres.table import readable, refused
 from harvest.databases.schema import TIMES
 from harvest.errors import ConfigurationError, StoreUnavailable, TableMissing
+from harvest.maintenance.partitions import PartitionPolicy
 
 __all__ = ["PostgresWalSource"]
 
@@ -260,10 +261,15 @@ class PostgresWalSource(PostgresSources):
     # --- Making and unmaking ---
 
     def init(
-        self, *, value_type: Literal["text", "bytes"] = "text", begin_now: bool = False
+        self,
+        *,
+        value_type: Literal["text", "bytes"] = "text",
+        begin_now: bool = False,
+        policy: PartitionPolicy | None = None,
     ) -> bool:
         """Make the tables, publication and slot, as far as they do not exist.
 
+        `policy`: of the first partitions of a table that is made with some.
         Returns whether anything was made. Rows that were committed before the slot would not be
         published: if there are any, raises `ConfigurationError` and makes no slot, unless
         `begin_now`.
@@ -271,11 +277,13 @@ class PostgresWalSource(PostgresSources):
         made = False
         if self.options.source == "table" and self.options.layout.is_goharvest:
             partitioned = self.options.purge == "partitions"
-            kind = PostgresRangeStore if partitioned else PostgresMarkStore
-            with closing(kind(self._conninfo, self._table)) as store:
-                made = store.init(value_type=value_type)
             if partitioned:
+                with closing(PostgresRangeStore(self._conninfo, self._table)) as ranges:
+                    made = ranges.init(value_type=value_type, policy=policy)
                 self._check(self._partition_findings())
+            else:
+                with closing(PostgresMarkStore(self._conninfo, self._table)) as marks:
+                    made = marks.init(value_type=value_type)
         self.create_registration()
         made |= self.create_publication()
         if self.slot.state() is not None:

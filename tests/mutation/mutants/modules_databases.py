@@ -1512,7 +1512,37 @@ DATABASES: tuple[Noticed, ...] = (
         "wal mode is told to leave out rows",
         "harvest.cli.init",
         "unit/harvest/cli/test_init.py::test_wal_mode_is_told_whether_to_leave_out_rows",
-        ("init", ", begin_now=begin_now)", ")"),
+        ("init", "begin_now=begin_now, ", ""),
+    ),
+    noticed(
+        "the first partitions are as they are configured",
+        "harvest.cli.init",
+        "unit/harvest/cli/test_init.py::test_the_first_partitions_are_as_they_are_configured",
+        (
+            "init",
+            "value_type=value_type, policy=outbox.partitions)",
+            "value_type=value_type, policy=None)",
+        ),
+    ),
+    noticed(
+        "the first partitions are made as they are configured",
+        f"{PG}.range",
+        "integration/harvest/cli/test_commands.py::test_init_makes_the_first_partitions_as_they_are_configured",
+        (
+            "PostgresRangeStore.init",
+            "policy = policy or PartitionPolicy()",
+            "policy = PartitionPolicy()",
+        ),
+    ),
+    noticed(
+        "the first partitions of wal mode are made as they are configured",
+        f"{PG}.wal",
+        "integration/harvest/cli/test_commands.py::test_init_makes_the_first_partitions_as_they_are_configured",
+        (
+            "PostgresWalSource.init",
+            "value_type=value_type, policy=policy)",
+            "value_type=value_type)",
+        ),
     ),
     noticed(
         "a command looks at all shards",

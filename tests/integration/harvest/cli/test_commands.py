@@ -52,6 +52,30 @@ def test_init_stash_and_check(postgres_database: str) -> None:
     assert report["backlog_rows"] == 2
 
 
+@pytest.mark.parametrize("mode", ["range", "wal"])
+def test_init_makes_the_first_partitions_as_they_are_configured(
+    postgres_database: str, tmp_path: Path, mode: str
+) -> None:
+    config = tmp_path / "reaper.yaml"
+    config.write_text(
+        f"kafka: {{bootstrap.servers: 'unused:1'}}\ndatabase: {postgres_database}\ngroup: g\n"
+        f"mode: {mode}\n"
+        + ("wal: {purge: partitions}\n" if mode == "wal" else "")
+        + "partitions: {rows: 20, ahead: 2}\n"
+    )
+    assert harvest("init", "-c", str(config)).returncode == 0
+    with psycopg.connect(postgres_database) as connection:
+        parts = connection.execute(
+            "SELECT inhrelid::regclass::text FROM pg_inherits "
+            "WHERE inhparent = 'outbox'::regclass ORDER BY inhrelid"
+        ).fetchall()
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE database = current_database()"
+        )
+    assert [name for (name,) in parts] == ["outbox_default", "outbox_p0", "outbox_p20"]
+
+
 def test_init_with_bytes_and_another_name(postgres_database: str) -> None:
     table = '"Odd Name"'
     assert harvest("init", "-d", postgres_database, "-t", table, "--bytes").returncode == 0

@@ -15,12 +15,15 @@ from typer.testing import CliRunner
 from harvest.cli.app import app
 from harvest.cli.outbox import Outbox, open_outbox
 from harvest.core.table_name import TableName
+from harvest.databases.postgres.dead_letters import PostgresDeadLetters
+from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.databases.postgres.wal_dead_letters import PostgresWalDeadLetters
 from harvest.databases.registry import database
 from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.databases.sqlite.range import SqliteRangeStore
 from harvest.errors import ConfigurationError
+from harvest.maintenance.partitions import PartitionPolicy
 
 BASE = "kafka: {bootstrap.servers: 'b:1'}\ngroup: g\n"
 
@@ -134,9 +137,31 @@ def test_wal_mode_is_told_whether_to_leave_out_rows(monkeypatch: pytest.MonkeyPa
     init("-d", "host=d", "--mode", "wal", "--begin-now")
     init("-d", "host=d", "--mode", "wal", "--bytes")
     assert told == [
-        {"value_type": "text", "begin_now": True},
-        {"value_type": "bytes", "begin_now": False},
+        {"value_type": "text", "begin_now": True, "policy": None},
+        {"value_type": "bytes", "begin_now": False, "policy": None},
     ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "store"),
+    [("range", PostgresRangeStore), ("wal\nwal: {purge: partitions}", PostgresWalSource)],
+)
+def test_the_first_partitions_are_as_they_are_configured(
+    written: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, mode: str, store: type
+) -> None:
+    """Else those of as many ids as by default come first, and are kept until they are full."""
+    told: list[PartitionPolicy] = []
+
+    def of_store(_self: object, **options: Any) -> bool:
+        told.append(options["policy"])
+        return True
+
+    monkeypatch.setattr(store, "init", of_store)
+    for table in (PostgresDeadLetters, PostgresWalDeadLetters):
+        monkeypatch.setattr(table, "create", lambda _: None)
+    partitions = "partitions: {rows: 20, ahead: 2}\n"
+    init("-c", str(written(f"database: host=d\nmode: {mode}\n{partitions}")))
+    assert [(policy.rows, policy.ahead) for policy in told] == [(20, 2)]
 
 
 def test_a_database_without_notifications_says_so(url: str) -> None:
