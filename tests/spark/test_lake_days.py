@@ -1348,8 +1348,10 @@ def test_a_day_is_written_again_when_more_is_known_of_its_rows(spark: SparkSessi
         counts: dict[int, tuple[int | None, int]],
         upto: int | None = None,
         unread: str | None = None,
+        without_row: Sequence[tuple[int, int]] = (),
     ) -> list[int]:
-        """Rows in bronze of each day; in gold, and how many were pending. `s` and `t` are read."""
+        """Rows in bronze of each day; in gold, and how many were pending. `s` and `t` are read.
+        Days and ids of records that had no row."""
         look = at(days=upto + 1, hour=1) if upto else None
         tables = Tables(
             spark,
@@ -1368,6 +1370,10 @@ def test_a_day_is_written_again_when_more_is_known_of_its_rows(spark: SparkSessi
                 }
                 for n, (known, pending) in counts.items()
             ],
+            silver__deliveries=[
+                {"outbox": BOX, "id": id, "status": "unexpected", "day": days[n]}
+                for n, id in without_row
+            ],
         )
         settings = LakeSettings(published=["s", "t"])
         found = _days_again(spark, cast(Lake, tables), at(1), settings, DAY)
@@ -1378,7 +1384,10 @@ def test_a_day_is_written_again_when_more_is_known_of_its_rows(spark: SparkSessi
     assert again({-12: 2}, {-12: (1, 0)}) == [-12, -11]
     assert again({-12: 2}, {-12: (None, 0)}) == [-12, -11]
     assert again({-8: 1}, {}) == [-8]
-    assert again({-20: 1}, {}) == []  # no run has written that day
+    # No run has written that day, or will: nor is the day after it, for that alone, each night.
+    assert again({-20: 1}, {}) == []
+    assert again({-20: 8, -15: 1}, {-14: (2, 0)}, without_row=[(-14, 7), (-12, 0)]) == []
+    assert again({-15: 1}, {-14: (2, 0)}, without_row=[(-14, 0), (-13, 0)]) == [-14]
     # Retention may have deleted rows. What was pending is judged when rows are known up to its end.
     assert again({}, {-12: (2, 0)}) == []
     assert again({}, {-12: (2, 1)}, upto=-13) == []

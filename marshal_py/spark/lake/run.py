@@ -22,7 +22,7 @@ from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
 from marshal_py.spark.watch import cluster_watched
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _KNOW_MORE: Final = """
 SELECT r.day
@@ -38,6 +38,13 @@ SELECT day FROM {outboxes} WHERE arrays_overlap(split(unread, ' '), split('{publ
 """Days whose rows came after their tables were written, those that all can be judged of now, and
 those whose rows ask for a topic that was not read and is read now. Rows are counted by day alone:
 no column of theirs is read."""
+_HAVE_ROWS_NOW: Final = """
+SELECT DISTINCT d.day
+FROM {deliveries} AS d JOIN {rows} AS r ON r.outbox = d.outbox AND r.id = d.id
+WHERE d.created_at IS NULL AND r.day < d.day AND r.day >= date_sub(d.day, {late_days})
+"""
+"""Days with records whose rows, of a day before, came after the day was written. Once it is written
+again they are no records without a row any more."""
 _OF_BRONZE: Final = ("bronze.coordination", "bronze.published", "bronze.outbox_rows")
 
 _NOTED: Final = """
@@ -221,10 +228,27 @@ def _days_again(
         published=" ".join(settings.published),
     )
     looked = judged_to(spark, lake, settings.grace_s)
-    for (day,) in spark.sql(query, rows=rows, outboxes=outboxes, looked=looked).collect():
+    more = spark.sql(query, rows=rows, outboxes=outboxes, looked=looked).collect()
+    for day in {row[0] for row in more}:
         # Their records may be of the days after it, where they had no row.
-        again |= {day + dt.timedelta(n) for n in range(settings.late_days + 1)} & moments.keys()
+        days = {day + dt.timedelta(n) for n in range(settings.late_days + 1)} & moments.keys()
+        if day not in moments:  # it will never have tables that know as much as bronze
+            days = _have_rows_now(spark, lake, rows, days, settings.late_days)
+        again |= days
     return again | there
+
+
+def _have_rows_now(
+    spark: SparkSession, lake: Lake, rows: DataFrame, days: set[dt.date], late_days: int
+) -> set[dt.date]:
+    """Of these days those whose tables have records without a row that has come since."""
+    if not days:
+        return days
+    between = f"day BETWEEN {date_literal(min(days))} AND {date_literal(max(days))}"
+    deliveries = lake.frame(spark, "silver.deliveries").filter(between)
+    query = fill(_HAVE_ROWS_NOW, late_days=str(late_days))
+    found = spark.sql(query, deliveries=deliveries, rows=rows).collect()
+    return {row[0] for row in found} & days
 
 
 def _days_of(spark: SparkSession, lake: Lake, tables: Sequence[str], where: str) -> set[dt.date]:

@@ -1559,6 +1559,28 @@ SPARK: tuple[Noticed, ...] = (
         ("_days_again", "max(min(moments) + dt.timedelta(1), since)", "since"),
     ),
     noticed(
+        "the day after one that no run will write is not written each night",
+        f"{LAKE}.run",
+        f"{DAYS}::test_a_day_is_written_again_when_more_is_known_of_its_rows",
+        ("_days_again", "if day not in moments:", "if False:"),
+    ),
+    noticed(
+        "a record whose row, of a day that no run will write, has come is joined with it",
+        f"{LAKE}.run",
+        f"{DAYS}::test_a_day_is_written_again_when_more_is_known_of_its_rows",
+        (
+            "_days_again",
+            "days = _have_rows_now(spark, lake, rows, days, settings.late_days)",
+            "continue",
+        ),
+    ),
+    noticed(
+        "a record may be of a row of as many days before as are late",
+        f"{LAKE}.run",
+        f"{DAYS}::test_a_day_is_written_again_when_more_is_known_of_its_rows",
+        ("", " AND r.day >= date_sub(d.day, {late_days})", ""),
+    ),
+    noticed(
         "what is beyond a share and not held yet is given back",
         f"{ON}.source",
         f"{UNIT}/test_source.py::test_what_is_too_much_and_not_held_yet_is_given_back_at_once",
