@@ -218,7 +218,6 @@ class PostgresRangeStore(PostgresSources):
                 return self._read_shard(after, limit)
             return _window(self._fetch_rows(_READ, (after, limit)), after, limit)
         except UnreadableRows:
-            self._require_types()
             return self.read(after, limit // 2) if limit > 1 else self._read_next(after)
 
     def _read_shard(self, after: int, limit: int) -> Window:

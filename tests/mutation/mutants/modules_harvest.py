@@ -4031,7 +4031,7 @@ HARVESTERS: tuple[Noticed, ...] = (
         "no row is set aside for a statement that expects another type",
         f"{PG}.range",
         "integration/harvest/databases/test_postgres_sessions.py::test_a_type_that_changes_under_a_statement_that_is_not_prepared_is_one_too[kafka_key-shard]",
-        ("PostgresRangeStore.read", "            self._require_types()\n", ""),
+        ("PostgresRangeStore.fetch", "            self._require_types()\n", ""),
     ),
     noticed(
         "a statement that was made for another type is made anew",
