@@ -28,6 +28,7 @@ class AtLeastOnce:
 
     def __init__(self, fetcher: Fetcher, wakeup: Wakeup) -> None:
         self.is_behind = False
+        self._fetcher = fetcher
         self._wakeup = wakeup
         self._ready: deque[Run] = deque()
         self._parked = Parked()
@@ -45,6 +46,8 @@ class AtLeastOnce:
                 continue
             if part.parked or part.is_paused or not part.claim.held:
                 self._parked.add(run)
+                # The assignment may be in a callback of the program, and see to nothing.
+                self._fetcher.suspend(part, not part.claim.held)
                 continue
             within = run if part.range is None else part.within(run)
             rest = None if within is None else part.without_done(within)
@@ -76,6 +79,7 @@ class AtLeastOnce:
             if is_gone or (part.claim.held and not part.is_paused):
                 if not is_gone:
                     self._ready.extendleft(reversed(part.parked))
+                    self._fetcher.suspend(part, False)
                 self._parked.clear(part)
 
     def began(self) -> None:

@@ -386,6 +386,8 @@ class AtMostOnce:
                     self._parked.add(run)
                 if is_paused:  # when it was, more may have been owed, and fetching had to go on
                     self._fetcher.pause_or_resume(part)
+                # The assignment may be in a callback of the program, and see to nothing.
+                self._fetcher.suspend(part, not part.claim.held)
                 continue
             if is_going:
                 for run in runs:
@@ -462,6 +464,7 @@ class AtMostOnce:
                     # What the log has given to us goes out before what was proposed after it.
                     self._proposed.extendleft(r for r in reversed(part.parked) if r.seq >= 0)
                     self._gathered.extendleft(r for r in reversed(part.parked) if r.seq < 0)
+                    self._fetcher.suspend(part, False)
                 else:
                     self.drop(sum(len(run.messages) for run in part.parked))
                 self._parked.clear(part)

@@ -433,6 +433,12 @@ class Fetcher:
 
         self._command(leave)
 
+    def suspend(self, part: HeldPartition, suspended: bool) -> None:
+        """Fetch no more of `part` while its lease has lapsed, or again: it would pile up."""
+        if part.suspended is not suspended:
+            part.suspended = suspended
+            self.pause_or_resume(part)
+
     def pause_or_resume(self, part: HeldPartition) -> None:
         """Ask Kafka for the messages of `part`, or not, as things stand when it is done."""
 

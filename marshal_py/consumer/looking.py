@@ -17,7 +17,7 @@ class AssignedPartition:
     topic: str
     partition: int
     epoch: int
-    """What fences: that of the claim."""
+    """What fences: that of the claim; −1 with ``wire="text"``, where there is none."""
     position: int
     """Everything below is done (at most once: claimed); −1 while nothing is known."""
     done_above: int
@@ -40,6 +40,7 @@ class Health:
 
 def assignment(core: ConsumerCore) -> list[AssignedPartition]:
     """See `Consumer.assignment`."""
+    is_text = core.marshal.settings.wire == "text"
     found = []
     for part in core.partitions.all():
         if part.stage not in (Stage.ACTIVE, Stage.DRAINING):
@@ -49,7 +50,7 @@ def assignment(core: ConsumerCore) -> list[AssignedPartition]:
             AssignedPartition(
                 part.topic,
                 part.partition,
-                part.claim.epoch,
+                -1 if is_text else part.claim.epoch,
                 core.delivery.position(part),
                 sum(end - first for first, end in ranges),
                 len(ranges),

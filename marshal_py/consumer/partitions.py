@@ -125,7 +125,7 @@ class Partitions:
                 self._activate(part)
         elif part.stage is Stage.ACTIVE:
             self._positions.look_after(part)
-            self._suspend_or_resume(part)
+            self._fetcher.suspend(part, not part.claim.held)
             if part.out_of_range and part.reset_to is None:
                 self._restart(part)
             if not self._is_text:
@@ -141,6 +141,7 @@ class Partitions:
             if self._is_drained(part):
                 self._give_back(part)
             elif part.is_owed:
+                part.suspended = not part.claim.held
                 self._fetcher.pause_or_resume(part)  # it may be claimed ahead since the pause
 
     def _activate(self, part: HeldPartition) -> None:
@@ -219,14 +220,6 @@ class Partitions:
                 holding.begun = True
                 driver.claimant.advance(holding, holding.end)
             claim.release(wait=False)
-
-    def _suspend_or_resume(self, part: HeldPartition) -> None:
-        held = part.claim.held
-        if held is not part.suspended:
-            return
-        # Fetched messages would only pile up until the lease is regained, or the claim is lost.
-        part.suspended = not held
-        self._fetcher.pause_or_resume(part)
 
     def _restart(self, part: HeldPartition) -> None:
         first = self._positions.restart_of(
@@ -423,7 +416,8 @@ class Partitions:
             if part is within:  # who would carry it out waits for `on_assigned`
                 if part.stage is not Stage.WANTED:
                     raise NotHeld(f"{part.topic}/{part.partition} is being given back")
-                if offset != part.claim.position:
+                # Where it begins there anyway, nothing need be set: but for what is done above it.
+                if offset != part.claim.position or part.metadata.done:
                     part.reset_to = offset
                 return
         for part in parts:  # before any is moved: of several slots, none goes without the others

@@ -42,7 +42,7 @@ from marshal_py.client.kafka_clients import (
 from marshal_py.client.marshal import Claim
 from marshal_py.client.settings import kafka_config
 from marshal_py.consumer.consumer import Batch, Consumer
-from marshal_py.errors import ConfigurationError
+from marshal_py.errors import ConfigurationError, NotInVersion1
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.messages import NO_OFFSET
 
@@ -103,7 +103,7 @@ class Transactions:
     - `transaction_timeout_ms`: an open transaction of a process that died ends after this time at
       the latest; usually its successor ends it.
 
-    Raises `ConfigurationError`.
+    Raises `ConfigurationError`, and `NotInVersion1` for a consumer with ``wire="text"``.
     """
 
     def __init__(
@@ -121,12 +121,17 @@ class Transactions:
         if consumer.sharing != "partitions":
             raise ConfigurationError(
                 "transactions commit one offset for each partition, where slots have one each: "
-                "leave out sharing='keys'"
+                f"leave out sharing={consumer.sharing!r}"
             )
         if consumer.mirror_offsets:
             raise ConfigurationError(
                 "mirror_offsets would overwrite the offsets that the transactions commit: leave it "
                 "out, they are in Kafka's committed offsets anyway"
+            )
+        if consumer.marshal.settings.wire == "text":
+            raise NotInVersion1(
+                "transactions: claims of version 1 (wire='text') have no epoch, which tells what "
+                "was committed before a position was set"
             )
         self._consumer = consumer
         self._group = consumer.marshal.group_id

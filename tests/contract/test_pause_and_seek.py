@@ -158,6 +158,30 @@ def test_on_assigned_may_say_where_to_begin(broker: TestBroker, topic: str, grou
     assert got == [3, 4]
 
 
+def test_to_begin_where_it_is_leaves_out_nothing_that_was_done_above(
+    broker: TestBroker, topic: str, group: str
+) -> None:
+    broker.send(topic, *map(str, range(4)), partition=0)
+    with broker.consumer(topic, group_id=group, auto_ack=False) as consumer:
+        for message in consumer.messages(idle_timeout_s=10):
+            if message.offset() in (0, 2):
+                consumer.ack(message)
+            if message.offset() == 3:
+                break
+    got: list[int] = []
+    came: list[int] = []
+
+    def assigned(claim: Claim) -> None:
+        if claim.partition == 0:
+            came.append(claim.position)
+            again.seek(topic, 0, 1)
+
+    again = broker.consumer(topic, group_id=group, on_assigned=assigned)
+    broker.run(lambda message: got.append(message.offset()), again)
+    assert got == [1, 2, 3]
+    assert came == [1, 1], "it is assigned again, once"
+
+
 def test_coroutines_pause_and_seek(broker: TestBroker, topic: str, group: str) -> None:
     broker.send(topic, *map(str, range(3)), partition=0)
     got: list[int] = []

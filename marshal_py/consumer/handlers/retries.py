@@ -117,7 +117,7 @@ class Retries:
 
     def _split(self, task: Task, error: BaseException) -> None:
         """A batch failed. Under the lock."""
-        if self._ending.is_ending(task.part):
+        if not self._ending.may_retry_at(task.part, time.monotonic()):
             self._tasks.abandon(task)
             return
         logger.warning(

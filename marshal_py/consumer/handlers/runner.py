@@ -29,7 +29,7 @@ from marshal_py.consumer.handlers.retries import Retries
 from marshal_py.consumer.handlers.run_stats import RunStats
 from marshal_py.consumer.handlers.schedule import Item, PartitionId
 from marshal_py.consumer.handlers.stuck import StuckHandlers
-from marshal_py.consumer.handlers.tasks import ORDINARY, Task, Tasks, Workers
+from marshal_py.consumer.handlers.tasks import ORDINARY, NotBegun, Task, Tasks, Workers
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Stage
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState
@@ -308,6 +308,8 @@ class Runner:
             for item in task.items:
                 item.is_filtered = not wanted(item.payload)
         payloads = [item.payload for item in task.items if not item.is_filtered]
+        if payloads and not task.part.claim.held:  # that may have taken its time
+            raise NotBegun
         if self._options.batch_size is None or not payloads:
             return payloads[0] if payloads else None
         return Batch(payloads, task.part.claim)
@@ -335,7 +337,11 @@ class Runner:
             self._tasks.handled(task)
 
     def failed(self, task: Task, error: BaseException) -> None:
-        """The handler raised. May wait, for a dead letter to be written."""
+        """The handler raised, or was not called. May wait, for a dead letter to be written."""
+        if isinstance(error, NotBegun):
+            with self.lock:
+                self._tasks.put_back(task)
+            return
         self._retries.failed(task, error)
 
     def gave_up(self, task: Task) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
+from marshal_py.client.claim import core_of
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.handlers.failing_messages import FailingMessages
 from marshal_py.consumer.handlers.histograms import Counts
@@ -21,10 +22,14 @@ from marshal_py.consumer.handlers.run_stats import RunStats
 from marshal_py.consumer.handlers.schedule import Item, Schedule
 from marshal_py.consumer.held_partition import HeldPartition, Stage
 
-__all__ = ["Task", "TaskSource", "Tasks", "Workers"]
+__all__ = ["NotBegun", "Task", "TaskSource", "Tasks", "Workers"]
 
 ORDINARY: Final = 0.5
 """So much of the buffer is filled without need. The rest is for when all of it has to wait."""
+
+
+class NotBegun(Exception):
+    """The lease had lapsed when the handler was to be called: its messages come again."""
 
 
 class Task:
@@ -60,7 +65,10 @@ class TaskSource(Protocol):
         """Return what to run next, None if there is nothing. The caller holds the lock."""
 
     def given_to_handler(self, task: Task) -> Any:
-        """Return what the handler is called with: a message, or a `Batch`; None for nothing."""
+        """Return what the handler is called with: a message, or a `Batch`; None for nothing.
+
+        Raises `NotBegun`, and what the program's deserializers and filter do: then it `failed`.
+        """
 
     def succeeded(self, task: Task) -> None:
         """The handler returned."""
@@ -210,6 +218,17 @@ class Tasks:
         self.running.discard(task)
         self._counts["retries"] += 1
         self._workers.wake(self.schedule.split(task.items))
+
+    def put_back(self, task: Task) -> None:
+        """Its handler was not called, as the lease had lapsed: when that is regained."""
+        part = task.part
+        if core_of(part.claim).ended.is_set() or part.stage is Stage.RELEASING:
+            self.abandon(task)  # nobody would look for it any more
+            return
+        self.running.discard(task)
+        self.schedule.hold(task.items[0].partition)
+        self.schedule.put_back(task.items)
+        self._after(part)
 
     def retry(self, task: Task, due_s: float, error: BaseException) -> None:
         """Its only message failed, and comes again at `due_s`."""

@@ -228,6 +228,7 @@ class ProcessWorkers(ThreadWorkers):
         while (answer := self._ask(number, copied, task)) is None:
             if self._is_killing or not self._have_process(number):
                 raise _TimeIsUp
+            self._source.given_to_handler(task)  # the lease may have lapsed while it started
         error, is_leaving = answer
         if is_leaving:
             self._forget(number)  # another takes its place

@@ -466,9 +466,9 @@ _ASSIGNMENT = [
     ),
     _partitions(
         "fetching resumes with the lease",
-        "_suspend_or_resume",
-        "part.suspended = not held",
-        "part.suspended = True",
+        "advance",
+        "self._fetcher.suspend(part, not part.claim.held)",
+        "self._fetcher.suspend(part, part.suspended or not part.claim.held)",
     ),
     _planned("what others got is not wanted any more", "_plan", "self._cancel(decision)", "pass"),
     _planned("too much is given up", "_plan", "self._give_up_one(decision, now_s)", "pass"),

@@ -4854,10 +4854,118 @@ COORDINATION: tuple[Noticed, ...] = (
         ("Tasks.abandon", "self.failing.recovered(item.partition, item.offset)", "pass"),
     ),
     noticed(
+        "the loop itself fetches no more of what has lapsed",
+        f"{CONSUMER}.at_least_once",
+        f"{OF_CONSUMER}/test_decisions.py::test_what_has_lapsed_is_not_fetched_though_the_assignment_is_kept_from_looking",
+        (
+            "AtLeastOnce.next_run",
+            "self._fetcher.suspend(part, not part.claim.held)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "the loop itself fetches again what it has back",
+        f"{CONSUMER}.at_least_once",
+        f"{OF_CONSUMER}/test_decisions.py::test_what_has_lapsed_is_not_fetched_though_the_assignment_is_kept_from_looking",
+        (
+            "AtLeastOnce._unpark",
+            "self._fetcher.suspend(part, False)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "at most once, the loop itself fetches no more of what has lapsed",
+        f"{CONSUMER}.at_most_once",
+        f"{OF_CONSUMER}/test_decisions.py::test_what_has_lapsed_is_not_fetched_though_the_assignment_is_kept_from_looking",
+        (
+            "AtMostOnce._propose_ready",
+            "self._fetcher.suspend(part, not part.claim.held)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "at most once, the loop itself fetches again what it has back",
+        f"{CONSUMER}.at_most_once",
+        f"{OF_CONSUMER}/test_decisions.py::test_what_has_lapsed_is_not_fetched_though_the_assignment_is_kept_from_looking",
+        (
+            "AtMostOnce._unpark",
+            "self._fetcher.suspend(part, False)",
+            "pass",
+        ),
+    ),
+    noticed(
+        "what is owed is fetched when the lease is regained",
+        f"{CONSUMER}.partitions",
+        f"{OF_CONSUMER}/test_claimed_ahead.py::test_what_is_owed_of_a_partition_that_goes_is_fetched_when_its_lease_is_regained",
+        (
+            "Partitions.advance",
+            "part.suspended = not part.claim.held\n",
+            "pass\n",
+        ),
+    ),
+    noticed(
+        "to begin where it is leaves out nothing",
+        f"{CONSUMER}.partitions",
+        "contract/test_pause_and_seek.py::test_to_begin_where_it_is_leaves_out_nothing_that_was_done_above",
+        (
+            "Partitions.seek",
+            " or part.metadata.done:",
+            ":",
+        ),
+    ),
+    noticed(
+        "no handler is called whose lease lapsed while its message was read",
+        f"{CONSUMER}.handlers.runner",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_no_handler_is_called_whose_lease_lapsed_while_its_message_was_read",
+        ("Runner.given_to_handler", "if payloads and not task.part.claim.held:", "if False:"),
+    ),
+    noticed(
+        "what was not begun comes again when the lease is regained",
+        f"{CONSUMER}.handlers.runner",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_no_handler_is_called_whose_lease_lapsed_while_its_message_was_read",
+        ("Runner.failed", "if isinstance(error, NotBegun):", "if False:"),
+    ),
+    noticed(
+        "what was not begun and is lost is handed back",
+        f"{CONSUMER}.handlers.tasks",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_no_handler_is_called_whose_lease_lapsed_while_its_message_was_read",
+        (
+            "Tasks.put_back",
+            "if core_of(part.claim).ended.is_set() or part.stage is Stage.RELEASING:",
+            "if False:",
+        ),
+    ),
+    noticed(
+        "partitions of version 1 are told without an epoch",
+        f"{CONSUMER}.looking",
+        f"{OF_CONSUMER}/test_looking.py::test_partitions_of_version_1_have_no_epoch_and_are_told_all_the_same",
+        ("assignment", "-1 if is_text else part.claim.epoch", "part.claim.epoch"),
+    ),
+    noticed(
+        "transactions refuse version 1 at once",
+        f"{CONSUMER}.transactions",
+        f"{OF_CONSUMER}/test_transactions.py::test_a_consumer_of_version_1_is_refused_before_anything_is_read",
+        ("Transactions.__init__", 'if consumer.marshal.settings.wire == "text":', "if False:"),
+    ),
+    noticed(
         "a batch that failed as its partition goes is handed back",
         f"{CONSUMER}.handlers.retries",
-        f"{OF_CONSUMER}/handlers/test_runner.py::test_a_batch_that_failed_comes_again_one_by_one_unless_its_partition_goes",
-        ("Retries._split", "if self._ending.is_ending(task.part):", "if False:"),
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_a_batch_that_failed_comes_again_one_by_one_unless_its_partition_goes_at_once",
+        (
+            "Retries._split",
+            "if not self._ending.may_retry_at(task.part, time.monotonic()):",
+            "if False:",
+        ),
+    ),
+    noticed(
+        "a batch that failed when it was just asked to stop comes again at once",
+        f"{CONSUMER}.handlers.retries",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_a_batch_that_failed_comes_again_one_by_one_unless_its_partition_goes_at_once",
+        (
+            "Retries._split",
+            "if not self._ending.may_retry_at(task.part, time.monotonic()):",
+            "if self._ending.is_ending(task.part):",
+        ),
     ),
     noticed(
         "a second stop does not move the first",

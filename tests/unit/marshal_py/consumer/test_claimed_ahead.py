@@ -386,6 +386,27 @@ def test_fetching_rests_while_a_partition_is_given_back_unless_it_is_owed_messag
     assert part.owed_until_s < math.inf
 
 
+def test_what_is_owed_of_a_partition_that_goes_is_fetched_when_its_lease_is_regained(
+    world: World,
+) -> None:
+    """It was not, if the lease had lapsed before the partition was given back; and was lost."""
+    made, part = world.made, world.part
+    done: list[str] = []
+    made.fetcher._kafka = SimpleNamespace(
+        pause=lambda _: done.append("pause"), resume=lambda _: done.append("resume")
+    )
+    part.assigned = True
+    part.proposed, part.fetched = 2, 1
+    lapse(world.claim)
+    made.fetcher.suspend(part, True)
+    made.partitions.drain(part)
+    made.partitions.advance(part)
+    assert set(done) == {"pause"}
+    regain(world.claim)
+    made.partitions.advance(part)
+    assert done[-1] == "resume"
+
+
 def test_a_paused_partition_is_fetched_until_nothing_is_owed_and_no_further(world: World) -> None:
     """It was fetched to its end, into memory: it was paused while something was owed."""
     made, part = world.made, world.part

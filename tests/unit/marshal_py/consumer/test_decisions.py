@@ -192,6 +192,28 @@ def test_a_batch_that_was_handed_out_is_not_done_before_the_loop_comes_back() ->
     assert part.position() == 8
 
 
+def test_what_has_lapsed_is_not_fetched_though_the_assignment_is_kept_from_looking(
+    any_consumer: Any,
+) -> None:
+    """It may be in `on_assigned` for minutes; meanwhile the loop would read the whole topic."""
+    made, claim = any_consumer, FakeClaim()
+    part = part_of(claim)
+    done: list[str] = []
+    made.fetcher._kafka = SimpleNamespace(
+        pause=lambda _: done.append("pause"), resume=lambda _: done.append("resume")
+    )
+    part.assigned = True
+    made.fetcher.active[part.key] = part
+    lapse(claim)
+    made.fetcher._add(part, run_of(part, 0, 1).messages)
+    made.fetcher._add(part, run_of(part, 2, 3).messages)
+    assert made.delivery.next_run() is None
+    assert done == ["pause"]
+    regain(claim)
+    made.delivery.next_run()
+    assert done == ["pause", "resume"]
+
+
 def test_what_is_fetched_does_not_overtake_what_waits_for_the_lease() -> None:
     """The lease is regained between two looks at it."""
     made, claim = consumer(), FakeClaim(False, True)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from marshal_py.client.claim import Claim
 from marshal_py.consumer.held_partition import Stage
 from marshal_py.consumer.looking import Health, assignment, health
 from marshal_py.errors import AccessDenied, BrokerUnavailable
+from marshal_py.protocol.holding import Holding
 
 
 def part(topic: str, partition: int, stage: Stage = Stage.ACTIVE, **more: Any) -> Any:
@@ -36,7 +38,8 @@ class Core:
         self.delivery = SimpleNamespace(claims_messages=False, position=lambda _: 10)
         self.wakeup = SimpleNamespace(failure=None)
         self.fetcher = SimpleNamespace(problem=None)
-        self.marshal = SimpleNamespace(failure=None, refused=None)
+        settings = SimpleNamespace(wire="msgpack")
+        self.marshal = SimpleNamespace(failure=None, refused=None, settings=settings)
         self.closing = threading.Event()
         self.started = True
         self.assignment = SimpleNamespace(is_alive=True)
@@ -106,3 +109,13 @@ def test_partitions_that_are_worked_on_with_what_is_done_above_gaps(at_most_once
     ]
     done = (0, 0) if at_most_once else (4, 2)
     assert [(p.done_above, p.gaps) for p in found] == [done] * 3
+
+
+def test_partitions_of_version_1_have_no_epoch_and_are_told_all_the_same() -> None:
+    """`/metrics` asks for them."""
+    core: Any = Core()
+    core.marshal.settings.wire = "text"
+    driver: Any = SimpleNamespace(settings=core.marshal.settings, lock=threading.RLock())
+    held = part("t", 0, claim=Claim(driver, Holding("t", 0, 0)))
+    core.partitions.all = lambda: [held]
+    assert [(p.epoch, p.position) for p in assignment(core)] == [(-1, 10)]

@@ -13,9 +13,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from marshal_py.client import kafka_clients
 from marshal_py.client.kafka_clients import CONNECT_AGAIN_S, RECONNECT, TRANSACTIONAL_PRODUCER
 from marshal_py.consumer import transactions as module
+from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import Batch
 from marshal_py.consumer.transactions import Transactions
-from marshal_py.errors import AccessDenied, ConfigurationError
+from marshal_py.errors import AccessDenied, ConfigurationError, NotInVersion1
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 
 
@@ -61,7 +62,9 @@ class World:
             Batch([SimpleNamespace(offset=lambda at=at: at) for at in b], claims[n])
             for n, b in enumerate(batches)
         ]
-        settings = SimpleNamespace(kafka={"bootstrap.servers": "localhost:1"}, topic="log")
+        settings = SimpleNamespace(
+            kafka={"bootstrap.servers": "localhost:1"}, topic="log", wire="msgpack"
+        )
         consumer: Any = SimpleNamespace(
             mode="at_least_once",
             auto_ack=False,
@@ -497,6 +500,7 @@ def test_of_a_claim_that_is_lost_it_is_not_asked_on_how_far_it_is(
         ({"mode": "at_most_once"}, "mode='at_least_once' and auto_ack=False"),
         ({"auto_ack": True}, "mode='at_least_once' and auto_ack=False"),
         ({"sharing": "keys"}, "leave out sharing='keys'"),
+        ({"sharing": "ranges"}, "leave out sharing='ranges'"),
         ({"mirror_offsets": True}, "mirror_offsets would overwrite"),
     ],
 )
@@ -507,3 +511,10 @@ def test_a_consumer_that_does_not_go_with_transactions_is_refused(
     consumer: Any = SimpleNamespace(**{**fits, "mirror_offsets": False, **wrong})
     with pytest.raises(ConfigurationError, match=says):
         Transactions(consumer)
+
+
+def test_a_consumer_of_version_1_is_refused_before_anything_is_read() -> None:
+    nowhere = "127.0.0.1:1"
+    made = Consumer(nowhere, group_id="g", topics="t", auto_ack=False, wire="text")
+    with pytest.raises(NotInVersion1, match="have no epoch"):
+        Transactions(made)

@@ -19,7 +19,7 @@ from marshal_py.consumer.dead_letters import PREFIX
 from marshal_py.consumer.handlers.ending import Ending
 from marshal_py.consumer.handlers.options import HandlerOptions, Retry
 from marshal_py.consumer.handlers.runner import Runner
-from marshal_py.consumer.handlers.tasks import TaskSource
+from marshal_py.consumer.handlers.tasks import NotBegun, TaskSource
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import BrokerUnavailable, DeadLetterFailed, MarshalError
 from marshal_py.protocol.claim_metadata import ClaimMetadata
@@ -250,6 +250,33 @@ def test_what_a_handler_rejects_is_a_dead_letter_as_it_came(mode: Any, batch_siz
     )
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_no_handler_is_called_whose_lease_lapsed_while_its_message_was_read(is_lost: bool) -> None:
+    """Deserializers ask a schema registry, say, which may take its time."""
+    part = held()
+    claim: Any = part.claim
+
+    def passes(_: Any) -> bool:
+        claim.held = False
+        return True
+
+    ground = Ground(filter=passes, ordering="partition")
+    ground.runner._accept(run_of(part, 10, 11))
+    task = ground.take()
+    with pytest.raises(NotBegun) as told:
+        ground.runner.given_to_handler(task)
+    if is_lost:
+        core_of(claim).ended.set()
+    ground.runner.failed(task, told.value)
+    assert ground.take() is None
+    stats = ground.runner.stats()
+    assert (stats.failures, stats.handed_back, stats.running) == (0, 2 * is_lost, 0)
+    claim.held = True
+    ground.runner._look_after_partitions()
+    again = ground.take()
+    assert (again is None) if is_lost else (again.items == task.items)
+
+
 def test_what_was_claimed_in_the_log_is_handled_before_run_ends() -> None:
     ground, part = Ground(lazy=False, at_most_once=True), held()
     ground.delivery.runs = [run_of(part, 10, 11), run_of(part, 12)]
@@ -443,20 +470,31 @@ def test_what_was_handed_back_fails_here_no_more() -> None:
     assert ground.runner.troubles()[part.key].retrying == 0
 
 
-@pytest.mark.parametrize("is_going", [False, True])
-def test_a_batch_that_failed_comes_again_one_by_one_unless_its_partition_goes(
-    is_going: bool,
+@pytest.mark.parametrize("how", ["goes on", "stops", "drains", "drains for long", "is gone"])
+def test_a_batch_that_failed_comes_again_one_by_one_unless_its_partition_goes_at_once(
+    how: str,
 ) -> None:
-    ground, part = Ground(batch_size=2), held()
-    ground.runner._accept(run_of(part, 10, 11))
-    task = ground.take()
-    assert [item.offset for item in task.items] == [10, 11]
-    if is_going:
-        part.stage = Stage.DRAINING
-    ground.runner.failed(task, ValueError("bad"))
-    stats = ground.runner.stats()
-    assert (stats.failures, stats.retries) == (1, not is_going)
-    assert (stats.handed_back, stats.buffered) == ((2, 0) if is_going else (0, 2))
+    """All of it, and what its keys have behind it, would come again elsewhere."""
+    with mock.patch("time.monotonic", return_value=100.0):
+        ground, part = Ground(batch_size=2), held()
+        ground.runner._accept(run_of(part, 10, 11))
+        task = ground.take()
+        assert [item.offset for item in task.items] == [10, 11]
+        if how == "stops":
+            ground.runner.stop()
+        elif how != "goes on":
+            part.stage = Stage.RELEASING if how == "is gone" else Stage.DRAINING
+            ground.runner._ending.drain(part.key, 98.9 if how == "drains for long" else 100.0)
+        ground.runner.failed(task, ValueError("bad"))
+        comes_again = how not in ("drains for long", "is gone")
+        stats = ground.runner.stats()
+        assert (stats.failures, stats.retries) == (1, comes_again)
+        assert (stats.handed_back, stats.buffered) == ((0, 2) if comes_again else (2, 0))
+        if how == "stops":
+            ground.workers.lazy = False
+            ground.runner._finish_what_runs()
+            assert ground.workers.handled == [10, 11]
+            assert part.position() == 12
 
 
 def test_who_is_stopped_again_waits_no_longer_for_another_attempt() -> None:
