@@ -35,6 +35,7 @@ from marshal_py.client.signals import exit_on_sigterm
 from marshal_py.client.snapshots import next_offset_in
 from marshal_py.client.topic_watch import LOOK_EVERY_S
 from marshal_py.client.unread_watch import UnreadWatch
+from marshal_py.client.waiting import FOR_EVER_S
 from marshal_py.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -258,6 +259,7 @@ class Driver:
         """See `Marshal.close`."""
         if isinstance(self.failure, Forked):
             return
+        timeout_s = min(timeout_s, FOR_EVER_S)
         self._closing.set()
         with self.lock:
             if not self.running:

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 from marshal_py.client.claim import Claim
 from marshal_py.client.claims import ClaimRegistry
 from marshal_py.client.driver import Driver
-from marshal_py.client.waiting import Steps, block
+from marshal_py.client.waiting import FOR_EVER_S, Steps, block
 from marshal_py.errors import ClaimTimeout, InvalidArgument
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import MAX_TOPIC_LENGTH
@@ -187,7 +187,8 @@ class LeaderWatch:
 
         with self._changed:
             self._changed.wait_for(
-                lambda: found() is not None or self._closed or self._driver.has_ended, timeout_s
+                lambda: found() is not None or self._closed or self._driver.has_ended,
+                None if timeout_s is None else min(timeout_s, FOR_EVER_S),
             )
             leader, closed = found(), self._closed
         if leader is None and not closed and self._driver.has_ended:

@@ -12,11 +12,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-__all__ = ["ObservableCondition", "Steps", "Wait", "block", "drive"]
+__all__ = ["FOR_EVER_S", "ObservableCondition", "Steps", "Wait", "block", "drive"]
 
 T = TypeVar("T")
+
+FOR_EVER_S: Final = 2_000_000.0
+"""Three weeks: who waits without end (`math.inf`) waits so long. Threads and librdkafka cannot be
+told of much more."""
 
 
 class ObservableCondition(threading.Condition):
@@ -51,7 +55,8 @@ def block(lock: Any, steps: Steps[T]) -> T:
         try:
             wait = next(steps)
             while True:
-                wait = steps.send(wait.condition.wait_for(wait.predicate, wait.timeout_s))
+                timeout_s = None if wait.timeout_s is None else min(wait.timeout_s, FOR_EVER_S)
+                wait = steps.send(wait.condition.wait_for(wait.predicate, timeout_s))
         except StopIteration as end:
             result: T = end.value
             return result

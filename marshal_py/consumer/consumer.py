@@ -417,8 +417,9 @@ class Consumer(OfOneProcess, Generic[V]):
         - `stuck_after_s`: a handler that runs for longer is reported in the log and to `on_stuck`
           (in the thread of `run`: be quick). It is neither killed nor is its claim lost.
         - `drain_timeout_s`: when stopped, and when a partition goes to another member, what runs is
-          finished within that time; what is not by then will be delivered again. So will be what
-          failed, if its next attempt would come more than a second after that was asked for.
+          finished within that time (`math.inf`: however long it takes); what is not by then will be
+          delivered again. So will be what failed, if its next attempt would come more than a second
+          after that was asked for.
 
         When a claim is lost, what was not started is dropped; what runs ends, and counts for
         nothing. With ``mode="at_most_once"`` nothing is tried again. Ctrl-C and SIGTERM, in the

@@ -13,6 +13,7 @@ from marshal_py.client import forks
 from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.signals import hush
 from marshal_py.client.structured_logs import Fields
+from marshal_py.client.waiting import FOR_EVER_S
 from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.assignment import Assignment, Claims
 from marshal_py.consumer.at_least_once import AtLeastOnce
@@ -391,6 +392,7 @@ class ConsumerCore:
         """
         if isinstance(self.marshal.failure, Forked):
             return
+        timeout_s = min(timeout_s, FOR_EVER_S)
         if self.handlers is not None and self.handlers.is_within:
             self.handlers.stop(timeout_s)  # who runs them closes this when they have ended
             return

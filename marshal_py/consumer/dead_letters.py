@@ -105,7 +105,7 @@ def headers_of(
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
-        "timestamp": timestamp_ms if timestamp_type else None,
+        "timestamp": timestamp_ms if timestamp_type and timestamp_ms >= 0 else None,  # −1: none
         "attempts": attempts,
         "group-id": group_id,
         "client-id": client_id,

@@ -111,6 +111,12 @@ class Run:
         messages, rest, _ = self._parts
         return messages[len(messages) - length_hint(rest) :]
 
+    def take_back(self) -> None:
+        """The loop has not taken the last message after all; it is past those before it."""
+        rest = self.rest
+        rest.__setstate__(rest.__reduce__()[2] - 1)  # whoever iterates over it sees that, too
+        self.be(self.left, rest)
+
     @property
     def in_hand(self) -> Any:
         """The first message that is not done as far as the loop goes: the last one it has taken."""

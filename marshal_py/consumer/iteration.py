@@ -76,7 +76,15 @@ class Iteration:
         """Return the message as the deserializers make it. Raises `DeserializationFailed`."""
         self._raw = [(message, message.key(), message.value())]
         self._keep_raw()
-        self._deserializers.apply(message)
+        try:
+            self._deserializers.apply(message)
+        except Exception:
+            raise  # it names the message
+        except BaseException:  # Ctrl-C: nobody has it
+            _restore_all(self._raw)
+            if self.hand is not None:
+                self.hand.take_back()
+            raise
         return message
 
     def raw_of(self, part: HeldPartition, message: Message) -> tuple[Any, Any]:

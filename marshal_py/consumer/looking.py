@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from marshal_py.consumer.core import ConsumerCore
-from marshal_py.consumer.held_partition import Stage
+from marshal_py.consumer.held_partition import HeldPartition, Stage
 
 __all__ = ["AssignedPartition", "Health", "assignment", "health"]
 
@@ -61,6 +61,15 @@ def assignment(core: ConsumerCore) -> list[AssignedPartition]:
     return sorted(found, key=lambda each: (each.topic, each.partition, each.slot or 0))
 
 
+def _has_lapsed(part: HeldPartition) -> bool:
+    """Whether nothing of it goes out for want of a lease.
+
+    The claim is asked, too: whoever sets `suspended` may wait for a program's `on_assigned`.
+    """
+    is_active = part.stage is Stage.ACTIVE and not part.holding.paused
+    return part.suspended or (is_active and not part.claim.held)
+
+
 def health(core: ConsumerCore, stuck: int) -> Health:
     """See `Consumer.health`. `stuck`: so many handlers are."""
     problems = []
@@ -76,7 +85,7 @@ def health(core: ConsumerCore, stuck: int) -> Health:
     elif core.fetcher.problem is not None:
         problems.append(f"nothing is fetched for now: {core.fetcher.problem}")
     else:
-        lapsed = [part for part in core.partitions.all() if part.suspended]
+        lapsed = [part for part in core.partitions.all() if _has_lapsed(part)]
         if lapsed:
             names = ", ".join(sorted(f"{part.topic}/{part.partition}" for part in lapsed)[:3])
             problems.append(f"the leases of {len(lapsed)} partitions have lapsed: {names}")

@@ -16,6 +16,7 @@ import msgspec
 from marshal_py.client.claim import core_of
 from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
+from marshal_py.client.waiting import FOR_EVER_S
 from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.callbacks import Callbacks
 from marshal_py.consumer.delivery import Delivery
@@ -410,7 +411,7 @@ class Partitions:
 
     def seek(self, parts: list[HeldPartition], offset: int, timeout_s: float) -> None:
         """See `Consumer.seek`. `parts`: a partition, or all slots of one that were claimed."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + min(timeout_s, FOR_EVER_S)
         within = self._callbacks.calling if self._callbacks.is_within else None
         for part in parts:
             if part is within:  # who would carry it out waits for `on_assigned`
@@ -489,7 +490,7 @@ class Partitions:
 
     def commit(self, timeout_s: float) -> None:
         """See `Consumer.commit`."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + min(timeout_s, FOR_EVER_S)
         with driver_of(self._marshal).lock:
             self.refresh_offsets()
         for part in self.all():

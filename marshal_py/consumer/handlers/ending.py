@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 from marshal_py.client.claim import core_of
+from marshal_py.client.waiting import FOR_EVER_S
 from marshal_py.consumer.handlers.schedule import PartitionId
 from marshal_py.consumer.held_partition import HeldPartition, Stage
 
@@ -23,7 +24,7 @@ class Ending:
     def __init__(self, drain_timeout_s: float) -> None:
         self.error: BaseException | None = None
         """What `run` raises in the end."""
-        self._drain_timeout_s = drain_timeout_s
+        self._drain_timeout_s = min(drain_timeout_s, FOR_EVER_S)
         self._stop_by_s = math.inf
         self._stopped_s = math.inf
         """When the first stop was asked for."""
@@ -34,7 +35,9 @@ class Ending:
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """End soon. Takes no lock, so that a signal handler may call it."""
-        wait_s = self._drain_timeout_s if drain_timeout_s is None else drain_timeout_s
+        wait_s = self._drain_timeout_s
+        if drain_timeout_s is not None:
+            wait_s = min(drain_timeout_s, FOR_EVER_S)
         now_s = time.monotonic()
         self._stopped_s = min(self._stopped_s, now_s)
         self._stop_by_s = now_s + wait_s

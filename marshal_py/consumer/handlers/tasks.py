@@ -263,7 +263,7 @@ class Tasks:
         for item in items:
             if not item.alone and not item.attempts:
                 kind, timestamp_ms = item.payload.timestamp()
-                if kind != TIMESTAMP_NOT_AVAILABLE:
+                if kind != TIMESTAMP_NOT_AVAILABLE and timestamp_ms >= 0:  # −1 is none, too
                     ages.add(began_s - timestamp_ms / 1000)
 
     def given_up(self, item: Item, error: BaseException, *, dead: bool) -> None:

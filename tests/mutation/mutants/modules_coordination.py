@@ -40,6 +40,58 @@ COORDINATION: tuple[Noticed, ...] = (
         ("_plan", "newest.next_offset - 1)", "newest.next_offset)"),
     ),
     noticed(
+        "handlers that are waited for without end keep nothing from being stopped",
+        f"{CONSUMER}.handlers.ending",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_who_waits_for_handlers_without_end_is_stopped_all_the_same[inf-None]",
+        ("Ending.__init__", "min(drain_timeout_s, FOR_EVER_S)", "drain_timeout_s"),
+    ),
+    noticed(
+        "who stops and waits without end stops",
+        f"{CONSUMER}.handlers.ending",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_who_waits_for_handlers_without_end_is_stopped_all_the_same[30.0-inf]",
+        ("Ending.stop", "min(drain_timeout_s, FOR_EVER_S)", "drain_timeout_s"),
+    ),
+    noticed(
+        "close waits without end for what is in hand",
+        f"{CONSUMER}.core",
+        f"{OF_CONSUMER}/test_closing.py::test_who_waits_without_end_for_what_is_in_hand_closes_and_releases",
+        ("ConsumerCore.close", "        timeout_s = min(timeout_s, FOR_EVER_S)\n", ""),
+    ),
+    noticed(
+        "a lease that lapses while on_assigned waits is seen",
+        f"{CONSUMER}.looking",
+        f"{OF_CONSUMER}/test_looking.py::test_a_lease_that_lapses_is_seen_while_on_assigned_keeps_who_looks_after_leases",
+        ("_has_lapsed", "part.suspended or (is_active and not part.claim.held)", "part.suspended"),
+    ),
+    noticed(
+        "what Ctrl-C kept from being decoded is not done",
+        f"{CONSUMER}.iteration",
+        f"{OF_CONSUMER}/test_ctrl_c.py::test_what_it_keeps_from_being_decoded_is_handed_out_afterwards_and_nothing_else[polled-at_least_once-True]",
+        (
+            "Iteration.deserialize",
+            "                self.hand.take_back()\n",
+            "                pass\n",
+        ),
+    ),
+    noticed(
+        "what is before a message that Ctrl-C kept from being decoded is done",
+        f"{CONSUMER}.held_partition",
+        f"{OF_CONSUMER}/test_ctrl_c.py::test_what_it_keeps_from_being_decoded_is_handed_out_afterwards_and_nothing_else[looped-at_least_once-True]",
+        ("Run.take_back", "        self.be(self.left, rest)\n", ""),
+    ),
+    noticed(
+        "a timestamp of -1 is none",
+        f"{CONSUMER}.dead_letters",
+        f"{OF_CONSUMER}/test_dead_letters.py::test_headers_leave_out_what_is_not_known_and_name_the_cause_of_what_cannot_be_read[none1]",
+        ("headers_of", "timestamp_type and timestamp_ms >= 0", "timestamp_type"),
+    ),
+    noticed(
+        "a message without a timestamp has no age",
+        f"{CONSUMER}.handlers.tasks",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_how_old_a_message_is_counts_once_though_its_batch_failed",
+        ("Tasks._measure", " and timestamp_ms >= 0", ""),
+    ),
+    noticed(
         "a dead letter is as large as its topic takes",
         f"{CONSUMER}.dead_letters",
         f"{OF_CONSUMER}/test_dead_letters.py::test_what_its_topic_takes_becomes_a_dead_letter_however_large",
@@ -2870,7 +2922,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "leases that have lapsed are a problem",
         f"{CONSUMER}.looking",
         f"{OF_CONSUMER}/test_looking.py::test_leases_that_have_lapsed_are_named",
-        ("health", "if part.suspended]", "if part.suspended is None]"),
+        ("health", "if _has_lapsed(part)]", "if part.suspended is None]"),
     ),
     noticed(
         "a consumer whose client has failed is unwell",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 from unittest import mock
@@ -34,6 +35,27 @@ def test_who_interrupts_close_holds_nothing_for_ever(
     until(lambda: not consumer._core.assignment.is_alive, 20)
     with mock_kafka.consumer("orders", client_id="next") as other:
         assert other.poll(20) is not None
+
+
+def test_who_waits_without_end_for_what_is_in_hand_closes_and_releases(
+    mock_kafka: TestBroker,
+) -> None:
+    """Threads can be told of no such time: `close` raised, and waited for nothing."""
+    mock_kafka.send("orders", "a", partition=0)
+    with mock_kafka.consumer("orders", auto_ack=False) as consumer:
+        message = consumer.poll(20)
+        assert message is not None
+        consumer.commit(math.inf)
+        closing = threading.Thread(target=consumer.close, args=[math.inf])
+        closing.start()
+        until(lambda: consumer.closing, 20)
+        consumer.ack(message)
+        closing.join(20)
+        assert not closing.is_alive()
+        with Marshal(mock_kafka.config, group_id="test") as looks_on:
+            cell = looks_on.cell("orders", 0)
+            assert cell is not None
+            assert (cell.holder, cell.position) == (None, 1)
 
 
 @pytest.mark.parametrize(("when", "own"), [("connects", True), ("claims", True), ("claims", False)])

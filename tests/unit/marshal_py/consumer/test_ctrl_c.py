@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -98,3 +101,46 @@ def got():
     else:
         assert said == ""
         assert process.returncode == -signal.SIGINT
+
+
+def polled(consumer: Any) -> Callable[[], Any]:
+    return lambda: consumer.poll(20)
+
+
+def looped(consumer: Any) -> Callable[[], Any]:
+    return lambda: next(iter(consumer))
+
+
+def kept(consumer: Any) -> Callable[[], Any]:
+    messages: Iterator[Any] = consumer.messages()
+    return lambda: next(messages)
+
+
+@pytest.mark.parametrize("auto_ack", [True, False])
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize("way", [polled, looped, kept])
+def test_what_it_keeps_from_being_decoded_is_handed_out_afterwards_and_nothing_else(
+    mock_kafka: TestBroker, way: Callable[[Any], Callable[[], Any]], mode: Any, auto_ack: bool
+) -> None:
+    """Nobody has had it: it must not count as done."""
+    sent = ["a", "b", "c", "d"]
+    mock_kafka.send("orders", *sent, partition=0)
+    interrupted = [value.encode() for value in ("b", "b", "d")]
+
+    def decode(value: bytes) -> str:
+        if value in interrupted:
+            interrupted.remove(value)
+            raise KeyboardInterrupt
+        return value.decode()
+
+    got = []
+    with mock_kafka.consumer("orders", decode=decode, mode=mode, auto_ack=auto_ack) as consumer:
+        following = way(consumer)
+        while len(got) < len(sent):
+            with contextlib.suppress(KeyboardInterrupt):
+                message = following()
+                got.append(message.value())
+                consumer.ack(message)
+        assert got == sent
+        consumer.commit()
+        assert consumer.assignment()[0].position == 4

@@ -325,8 +325,11 @@ def test_a_dead_letter_that_was_put_back_and_failed_again_says_from_where() -> N
     assert kept == [before[0], before[2], (f"{PREFIX}offset", b"9")]
 
 
-def test_headers_leave_out_what_is_not_known_and_name_the_cause_of_what_cannot_be_read() -> None:
-    message = KafkaMessage(topic="t", partition=0, offset=0, value=b"v")
+@pytest.mark.parametrize("none", [(0, -1), (1, -1)])  # as librdkafka has it, and as brokers may
+def test_headers_leave_out_what_is_not_known_and_name_the_cause_of_what_cannot_be_read(
+    none: tuple[int, int],
+) -> None:
+    message = KafkaMessage(topic="t", partition=0, offset=0, value=b"v", timestamp=none)
     error = DeserializationFailed(message, "value", ValueError())
     error.__cause__ = KeyError("schema")
     who = {"attempts": 1, "group_id": "g", "client_id": "c", "epoch": None}

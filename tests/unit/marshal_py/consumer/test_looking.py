@@ -20,7 +20,8 @@ def part(topic: str, partition: int, stage: Stage = Stage.ACTIVE, **more: Any) -
         "topic": topic,
         "partition": partition,
         "stage": stage,
-        "claim": SimpleNamespace(epoch=7),
+        "claim": SimpleNamespace(epoch=7, held=True),
+        "holding": SimpleNamespace(paused=False),
         "done_above": lambda: (10, [(12, 15), (20, 21)]),
         "is_paused": False,
         "slot": None,
@@ -88,6 +89,17 @@ def test_leases_that_have_lapsed_are_named() -> None:
     found = told(Core(*parts))
     assert found == Health(False, ("the leases of 5 partitions have lapsed: t/0, t/2, t/3",))
     assert len(told(Core(*parts), stuck=1).problems) == 2
+
+
+def test_a_lease_that_lapses_is_seen_while_on_assigned_keeps_who_looks_after_leases() -> None:
+    """As when it waits for a database, and the brokers are gone, too."""
+    lapsed = SimpleNamespace(epoch=7, held=False)
+    found = told(Core(part("t", 0), part("t", 1, claim=lapsed)))
+    assert found == Health(False, ("the leases of 1 partitions have lapsed: t/1",))
+    for stage in (Stage.WANTED, Stage.DRAINING, Stage.RELEASING):
+        assert told(Core(part("t", 0, stage, claim=lapsed))).ok
+    paused = part("t", 0, claim=lapsed, holding=SimpleNamespace(paused=True))
+    assert told(Core(paused)).ok, "an operator has paused its group"
 
 
 @pytest.mark.parametrize("at_most_once", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from types import SimpleNamespace
@@ -497,6 +498,24 @@ def test_a_batch_that_failed_comes_again_one_by_one_unless_its_partition_goes_at
             assert part.position() == 12
 
 
+@pytest.mark.parametrize(
+    ("usual_s", "asked_s"), [(math.inf, None), (math.inf, math.inf), (30.0, math.inf)]
+)
+def test_who_waits_for_handlers_without_end_is_stopped_all_the_same(
+    usual_s: float, asked_s: float | None
+) -> None:
+    """`run` went on, whatever signal came."""
+    ending, part, now_s = Ending(usual_s), held(), time.monotonic()
+    ending.drain(part.key, now_s)
+    assert not ending.is_stopping
+    ending.stop(asked_s)
+    assert ending.is_stopping
+    assert not ending.is_late
+    assert 24 * 3_600 < ending.left_s < threading.TIMEOUT_MAX
+    assert ending.may_retry_at(part, now_s)
+    assert not ending.may_retry_at(part, now_s + 5)
+
+
 def test_who_is_stopped_again_waits_no_longer_for_another_attempt() -> None:
     ending, part = Ending(30.0), held()
     with mock.patch("time.monotonic", return_value=100.0) as clock:
@@ -544,15 +563,15 @@ def test_fetching_does_not_go_on_while_much_waits_though_nothing_is_done_ahead()
 def test_how_old_a_message_is_counts_once_though_its_batch_failed() -> None:
     ground, part = Ground(batch_size=2), held()
     made: list[Any] = [
-        Message(topic="t", partition=3, offset=offset, value=b"v", timestamp=(1, 1_000))
-        for offset in (10, 11)
+        Message(topic="t", partition=3, offset=offset, value=b"v", timestamp=(1, stamp_ms))
+        for offset, stamp_ms in ((10, 1_000), (11, 1_000), (12, -1))  # the last one has none
     ]
     ground.runner._accept(Run(part, made))
     ground.runner.failed(ground.take(), ValueError("bad"))
-    for _ in range(2):
+    for _ in range(3):
         ground.runner.succeeded(ground.take())
     stats = ground.runner.stats()
-    assert (stats.ages["t"].count, stats.durations["t"].count) == (2, 3)
+    assert (stats.ages["t"].count, stats.durations["t"].count) == (2, 4)
 
 
 def test_what_fails_while_its_lease_has_lapsed_is_told_when_that_is_regained() -> None:
