@@ -14,6 +14,7 @@ from harvest.config.load import load
 from harvest.errors import ConfigurationError
 from harvest.sinks.kafka.settings import connection_settings
 from marshal_py.admin.group_admin import GroupAdmin
+from marshal_py.cli.options import LONGEST_S
 from marshal_py.cli.output import print_json, say
 
 __all__ = ["pause", "resume"]
@@ -26,7 +27,9 @@ def pause(
     ] = "15m",
     wait_s: Annotated[
         float,
-        typer.Option("--wait", min=0.0, metavar="SECONDS", help="How long leaders may take."),
+        typer.Option(
+            "--wait", min=0.0, max=LONGEST_S, metavar="SECONDS", help="How long leaders may take."
+        ),
     ] = 30.0,
     as_json: JsonFlag = False,
 ) -> None:

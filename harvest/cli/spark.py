@@ -12,6 +12,7 @@ import typer
 from harvest.cli.options import JsonFlag, SparkMaster
 from harvest.errors import ConfigurationError
 from marshal_py.cli.folders import make_folder
+from marshal_py.cli.options import LONGEST_H, LONGEST_S
 from marshal_py.cli.output import print_json, say
 
 if TYPE_CHECKING:
@@ -43,7 +44,12 @@ def reconcile(
     ] = None,
     grace_s: Annotated[
         float,
-        typer.Option("--grace", metavar="SECONDS", help="Younger rows may still be on their way."),
+        typer.Option(
+            "--grace",
+            max=LONGEST_S,
+            metavar="SECONDS",
+            help="Younger rows may still be on their way.",
+        ),
     ] = 60.0,
     out: Annotated[
         Path | None,
@@ -59,7 +65,10 @@ def reconcile(
     late_h: Annotated[
         float,
         typer.Option(
-            "--late", metavar="HOURS", help="With --state: how long a transaction may take."
+            "--late",
+            max=LONGEST_H,
+            metavar="HOURS",
+            help="With --state: how long a transaction may take.",
         ),
     ] = 24.0,
     since: Annotated[
@@ -148,7 +157,9 @@ def lake(
     ] = None,
     late_h: Annotated[
         float,
-        typer.Option("--late", metavar="HOURS", help="How long a transaction may take."),
+        typer.Option(
+            "--late", max=LONGEST_H, metavar="HOURS", help="How long a transaction may take."
+        ),
     ] = 24.0,
     master: SparkMaster = None,
     as_json: JsonFlag = False,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from marshal_py.client.settings import DEFAULT_TOPIC, KafkaConfig, kafka_config
 from marshal_py.errors import ConfigurationError
 
 __all__ = ["Connection", "Flags", "Progress", "parse_settings", "read_config_file"]
 
+
+LONGEST_TIMEOUT_S: Final = 3_600
+"""librdkafka waits for no answer of the brokers for longer."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -73,6 +76,10 @@ class Connection:
         timeout_s = 10.0 if flags.timeout_s is None else flags.timeout_s
         if not timeout_s > 0:
             raise ConfigurationError(f"--timeout {timeout_s:g} must be above 0 seconds")
+        if timeout_s > LONGEST_TIMEOUT_S:
+            raise ConfigurationError(
+                f"--timeout {timeout_s:g} is above {LONGEST_TIMEOUT_S} seconds"
+            )
         return cls(kafka_config(merged), flags.topic or DEFAULT_TOPIC, timeout_s)
 
     @classmethod

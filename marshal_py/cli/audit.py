@@ -11,7 +11,7 @@ import typer
 from marshal_py.admin.connection import Connection
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
-from marshal_py.cli.options import JsonFlag
+from marshal_py.cli.options import LONGEST_D, LONGEST_S, JsonFlag
 from marshal_py.cli.output import console, print_json, table
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.history.anomalies import KINDS
@@ -36,7 +36,7 @@ def audit(
     as_json: JsonFlag = False,
     report: Annotated[bool, typer.Option(help="Write FOLDER/report.html.")] = True,
     report_days: Annotated[
-        int, typer.Option(min=1, help="Days in it, up to the newest record.")
+        int, typer.Option(min=1, max=LONGEST_D, help="Days in it, up to the newest record.")
     ] = 30,
     allow: Annotated[
         list[str] | None,
@@ -46,11 +46,16 @@ def audit(
         bool, typer.Option("--new", help="Let only the anomalies of this run count.")
     ] = False,
     sample_s: Annotated[
-        float, typer.Option("--sample", min=0.001, metavar="SECONDS", help="Between positions.")
+        float,
+        typer.Option(
+            "--sample", min=0.001, max=LONGEST_S, metavar="SECONDS", help="Between positions."
+        ),
     ] = 60.0,
     every_s: Annotated[
         float | None,
-        typer.Option("--every", min=0.1, metavar="SECONDS", help="Run again and again."),
+        typer.Option(
+            "--every", min=0.1, max=LONGEST_S, metavar="SECONDS", help="Run again and again."
+        ),
     ] = None,
     master: Annotated[
         str | None,

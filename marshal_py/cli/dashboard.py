@@ -14,7 +14,7 @@ from marshal_py.admin.formatting import safe
 from marshal_py.admin.world_reader import wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import ENVIRONMENT, fail
-from marshal_py.cli.options import Interval, JsonFlag, WireFlag
+from marshal_py.cli.options import LONGEST_S, Interval, JsonFlag, WireFlag
 from marshal_py.cli.output import console, log_to_stderr, print_json
 from marshal_py.errors import ConfigurationError
 
@@ -47,6 +47,7 @@ def dashboard(
         typer.Option(
             "--history",
             min=0.0,
+            max=LONGEST_S,
             metavar="SECONDS",
             help="How far back the timeline reaches at once; older moments are read when asked.",
         ),
@@ -56,6 +57,7 @@ def dashboard(
         typer.Option(
             "--lag-every",
             min=0.0,
+            max=LONGEST_S,
             metavar="SECONDS",
             help="How often to ask where topics end; 0: never.",
         ),

@@ -17,7 +17,7 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, safe
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
-from marshal_py.cli.options import JsonFlag
+from marshal_py.cli.options import LONGEST_S, JsonFlag
 from marshal_py.cli.output import console, print_json
 
 __all__ = ["doctor"]
@@ -36,7 +36,9 @@ def doctor(
     connection: Connection,
     watch_s: Annotated[
         float,
-        typer.Option("--watch", min=0.0, metavar="SECONDS", help="Watch clocks so long."),
+        typer.Option(
+            "--watch", min=0.0, max=LONGEST_S, metavar="SECONDS", help="Watch clocks so long."
+        ),
     ] = 3.0,
     probe: Annotated[
         bool,

@@ -24,7 +24,7 @@ from marshal_py.cli.exit_codes import FINDING, fail
 from marshal_py.cli.groups import group_table, groups, member_table
 from marshal_py.cli.lag import lag_table
 from marshal_py.cli.migrate import migrate
-from marshal_py.cli.options import JsonFlag, Observe
+from marshal_py.cli.options import LONGEST_S, JsonFlag, Observe
 from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
 from marshal_py.protocol.messages import MAX_LEVEL
@@ -47,6 +47,7 @@ Wait = Annotated[
     typer.Option(
         "--wait",
         min=0.0,
+        max=LONGEST_S,
         metavar="SECONDS",
         help="How long holders may take to release; one that died takes two of its intervals.",
     ),

@@ -13,7 +13,7 @@ from marshal_py.admin.connection import Connection
 from marshal_py.cli.command import command, new_app
 from marshal_py.cli.exit_codes import FINDING, errors_as_exit_codes
 from marshal_py.cli.folders import check_file
-from marshal_py.cli.options import JsonFlag
+from marshal_py.cli.options import LONGEST_D, LONGEST_H, LONGEST_S, JsonFlag
 from marshal_py.cli.output import console, note, print_json, say, show, table
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.history.anomalies import KINDS
@@ -64,17 +64,31 @@ def run(
         bool, typer.Option("--continuous", help="Run again and again, for today.")
     ] = False,
     every_s: Annotated[
-        float, typer.Option("--every", min=0.1, metavar="SECONDS", help="Between runs.")
+        float,
+        typer.Option("--every", min=0.1, max=LONGEST_S, metavar="SECONDS", help="Between runs."),
     ] = 60.0,
     grace_s: Annotated[
         float,
-        typer.Option("--grace", metavar="SECONDS", help="Younger rows may still be on their way."),
+        typer.Option(
+            "--grace",
+            max=LONGEST_S,
+            metavar="SECONDS",
+            help="Younger rows may still be on their way.",
+        ),
     ] = 3_600.0,
     late_days: Annotated[
-        int, typer.Option("--late-days", help="On so many later days a row's record is looked for.")
+        int,
+        typer.Option(
+            "--late-days",
+            max=LONGEST_D,
+            help="On so many later days a row's record is looked for.",
+        ),
     ] = 1,
     sample_s: Annotated[
-        float, typer.Option("--sample", metavar="SECONDS", help="Between positions of a claim.")
+        float,
+        typer.Option(
+            "--sample", max=LONGEST_S, metavar="SECONDS", help="Between positions of a claim."
+        ),
     ] = 60.0,
     allow: Annotated[
         list[str] | None,
@@ -173,13 +187,21 @@ def run(
 @app.command()
 def maintain(
     place: Place = "lake",
-    bronze_days: Annotated[int, typer.Option(help="How long days of bronze are kept.")] = 90,
+    bronze_days: Annotated[
+        int, typer.Option(max=LONGEST_D, help="How long days of bronze are kept.")
+    ] = 90,
     days: Annotated[
-        int, typer.Option(help="How long those of silver and gold are: 30 more than that at least.")
+        int,
+        typer.Option(
+            max=10 * LONGEST_D,
+            help="How long those of silver and gold are: 30 more than that at least.",
+        ),
     ] = 400,
     vacuum_h: Annotated[
         float,
-        typer.Option("--vacuum", metavar="HOURS", help="Replaced files go after so long."),
+        typer.Option(
+            "--vacuum", max=LONGEST_H, metavar="HOURS", help="Replaced files go after so long."
+        ),
     ] = 168.0,
     master: Master = None,
     as_json: JsonFlag = False,
@@ -223,7 +245,7 @@ def report(
         str | None,
         typer.Option(metavar="YYYY-MM-DD", help="The last day; yesterday by default."),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, help="How many days.")] = 30,
+    days: Annotated[int, typer.Option(min=1, max=LONGEST_D, help="How many days.")] = 30,
     master: Master = None,
     as_json: JsonFlag = False,
 ) -> None:

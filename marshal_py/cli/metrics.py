@@ -14,8 +14,15 @@ from marshal_py.admin.world_reader import catch_up, open_reader
 from marshal_py.cli.command import command, new_app
 from marshal_py.cli.exit_codes import ENVIRONMENT, errors_as_exit_codes, fail
 from marshal_py.cli.output import note
-from marshal_py.client.log_reader import Hangs, Truncated
-from marshal_py.errors import BrokerUnavailable, InvalidArgument, TopicMissing
+from marshal_py.client.log_reader import Hangs, LogReader, Truncated
+from marshal_py.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    BrokerUnavailable,
+    ConfigurationError,
+    InvalidArgument,
+    TopicMissing,
+)
 
 __all__ = ["app", "telemetry_file"]
 
@@ -94,8 +101,9 @@ def serve(
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     lock, registry, collector, server = threading.Lock(), CollectorRegistry(), None, None
     while not stop.is_set():
-        reader = open_reader(connection)
+        reader: LogReader | None = None
         try:
+            reader = open_reader(connection)
             found = catch_up(connection, reader)
             found.limit_timestamps(100_000)
             if collector is None:
@@ -119,13 +127,16 @@ def serve(
             # A client that hangs is no fault of the log.
             if collector is not None and not isinstance(error, Hangs):
                 collector.restarts += 1
-        except (BrokerUnavailable, TopicMissing) as error:
+        except (AccessDenied, AuthenticationFailed):
+            raise
+        except (BrokerUnavailable, ConfigurationError, TopicMissing) as error:  # files are replaced
             if collector is None:
                 raise
             note(f"{error}; trying on")
             stop.wait(TRY_AGAIN_S)
         finally:
-            reader.close()
+            if reader is not None:
+                reader.close()
     if server is not None:
         server.shutdown()
 

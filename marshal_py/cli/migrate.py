@@ -304,7 +304,7 @@ class _Run:
     def adopt(self, bridge: Bridge, source: Marshal) -> None:
         try:
             added = bridge.adopt(_topics_to_move(self.connection, source, self.only))
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, ConfigurationError) as error:  # a certificate is being replaced
             note(f"the topics could not be looked at, and will be again: {error}")
             return
         if added:

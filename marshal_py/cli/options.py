@@ -13,6 +13,9 @@ from marshal_py.errors import InvalidArgument
 from marshal_py.protocol.wire import WireName
 
 __all__ = [
+    "LONGEST_D",
+    "LONGEST_H",
+    "LONGEST_S",
     "AtMoment",
     "BootstrapServers",
     "ConfigFile",
@@ -28,6 +31,13 @@ __all__ = [
     "coordination_topic_option",
     "moment",
 ]
+
+LONGEST_S: Final = 31_536_000
+"""A year: no duration that an option is given in seconds is longer."""
+
+LONGEST_H: Final = 87_600
+LONGEST_D: Final = 3_650
+"""Ten years, where hours or days are given: what is longer would begin before there are dates."""
 
 _PANEL: Final = "Connection"
 
@@ -79,6 +89,7 @@ Observe = Annotated[
     typer.Option(
         "--observe",
         min=0.0,
+        max=LONGEST_S,
         metavar="SECONDS",
         help="Watch the log for so long, and judge silence by what was seen.",
     ),

@@ -32,6 +32,7 @@ from marshal_py.protocol.world import MS
 __all__ = ["tail"]
 
 DEFAULT_LINES = 20
+MOST_LINES = 1_000_000_000
 AROUND = "30s"
 
 
@@ -65,7 +66,10 @@ def tail(
         ),
     ] = None,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help="Without a time: so many of the last.")
+        int,
+        typer.Option(
+            "--lines", "-n", min=0, max=MOST_LINES, help="Without a time: so many of the last."
+        ),
     ] = DEFAULT_LINES,
     group: GroupFilter = None,
     topic: TopicFilter = None,

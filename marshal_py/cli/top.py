@@ -22,7 +22,7 @@ from marshal_py.admin.world_reader import catch_up, open_reader, wire_of
 from marshal_py.admin.world_summary import Leader, Member
 from marshal_py.cli.command import command
 from marshal_py.cli.groups import group_table, member_table
-from marshal_py.cli.options import GroupFilter, Interval, JsonFlag, WireFlag
+from marshal_py.cli.options import LONGEST_S, GroupFilter, Interval, JsonFlag, WireFlag
 from marshal_py.cli.output import console, note, print_json, show
 from marshal_py.client.log_reader import Truncated
 
@@ -37,7 +37,10 @@ def top(
     connection: Connection,
     group: GroupFilter = None,
     every_s: Annotated[
-        float, typer.Option("--every", "-d", min=0.1, metavar="SECONDS", help="Between pictures.")
+        float,
+        typer.Option(
+            "--every", "-d", min=0.1, max=LONGEST_S, metavar="SECONDS", help="Between pictures."
+        ),
     ] = 1.0,
     number: Annotated[
         int | None, typer.Option("--count", min=1, metavar="N", help="Stop after N pictures.")

@@ -3321,7 +3321,7 @@ COMMANDS: tuple[Noticed, ...] = (
         "topics that could not be looked at end nothing",
         f"{CLI}.migrate",
         f"{OF_CLI}/test_migrate.py::test_topics_that_are_new_are_taken_in_while_it_moves",
-        ("_Run.adopt", "except BrokerUnavailable as error:", "except TopicMissing as error:"),
+        ("_Run.adopt", "except (BrokerUnavailable, ", "except (TopicMissing, "),
     ),
     noticed(
         "a signal stops a migration",
@@ -3917,6 +3917,28 @@ COMMANDS: tuple[Noticed, ...] = (
             "(answer or self._app)(scope, receive, send_with_headers)",
             "(answer or self._app)(scope, receive, send if answer else send_with_headers)",
         ),
+    ),
+    noticed(
+        "a bridge outlives a client that cannot be made for a moment",
+        f"{CLI}.migrate",
+        f"{OF_CLI}/test_migrate.py::test_topics_that_are_new_are_taken_in_while_it_moves[problem1-ssl.key.location]",
+        (
+            "_Run.adopt",
+            "except (BrokerUnavailable, ConfigurationError)",
+            "except BrokerUnavailable",
+        ),
+    ),
+    noticed(
+        "an exporter outlives a client that cannot be made for a moment",
+        f"{CLI}.metrics",
+        f"{OF_CLI}/test_metrics.py::test_a_client_that_cannot_be_made_for_a_moment_is_made_later_and_is_an_error_at_first",
+        ("serve", "except (BrokerUnavailable, ConfigurationError, ", "except (BrokerUnavailable, "),
+    ),
+    noticed(
+        "no time-out is longer than librdkafka's longest",
+        "marshal_py.admin.connection",
+        f"{OF_CLI}/test_options.py::test_what_is_too_large_to_be_meant_is_refused_with_the_largest_value[lag---timeout-inf-3600]",
+        ("Connection.of", "timeout_s > LONGEST_TIMEOUT_S", "timeout_s < 0"),
     ),
     noticed(
         "a dead letter is put back however large it is",

@@ -82,6 +82,24 @@ def test_options_become_what_is_compared(spark: Spark) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "longest"),
+    [
+        (RECONCILE, "--grace", "31536000"),
+        (RECONCILE, "--late", "87600"),
+        ((*LAKE, "--parquet", "/archive"), "--late", "87600"),
+    ],
+)
+def test_what_is_too_large_to_be_meant_is_refused_with_the_largest_value(
+    spark: Spark, command: tuple[str, ...], option: str, longest: str
+) -> None:
+    done = run(*command, option, "1e20")
+    assert done.exit_code == 2
+    assert f"'{option}'" in done.output
+    assert longest in done.output
+    assert spark.sessions == []
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_what_differs_is_exit_code_1(spark: Spark, tmp_path: Path, more: list[str]) -> None:
     assert run(*RECONCILE, *more).exit_code == 0

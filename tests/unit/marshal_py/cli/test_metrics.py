@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from marshal_py.cli import metrics as module
 from marshal_py.client.log_reader import Hangs, Truncated
-from marshal_py.errors import BrokerUnavailable
+from marshal_py.errors import AccessDenied, BrokerUnavailable, ConfigurationError
 from tests.support.marshal_command import without_brokers
 
 
@@ -191,6 +191,43 @@ def test_brokers_that_are_gone_are_asked_again_after_a_while(
     assert done.exit_code == 0, done.stderr
     assert done.stderr.count("nobody answers; trying on") == 2
     assert (served, waited_s) == ([(9_464, "::1")], [2.0, 2.0])
+
+
+def test_a_client_that_cannot_be_made_for_a_moment_is_made_later_and_is_an_error_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the exporter reads the log anew while a certificate and its key are being replaced."""
+    torn = ConfigurationError("ssl.key.location failed")
+    rereads: list[object] = []
+
+    def poll(_: float) -> list[object]:
+        if len(rereads) < 3:
+            raise Hangs("hangs")
+        signal.raise_signal(signal.SIGTERM)
+        return []
+
+    reader = SimpleNamespace(close=lambda: None, poll=poll, partition_count_error=None)
+    view = SimpleNamespace(limit_timestamps=lambda _: None, fold=lambda _: [])
+
+    def open_reader(_: object) -> object:
+        rereads.append(answer := answers.pop(0))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(module, "TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "open_reader", open_reader)
+    monkeypatch.setattr(module, "catch_up", lambda *_: view)
+    monkeypatch.setattr("marshal_py.telemetry.group_metrics.GroupMetrics", Nothing)
+    answers: list[object] = [reader, torn, reader]
+    done = without_brokers("metrics", "serve", "--listen", "127.0.0.1:0")
+    assert done.exit_code == 0, done.stderr
+    assert "ssl.key.location failed; trying on" in done.stderr
+    answers = [torn]
+    assert without_brokers("metrics", "serve").exit_code == 2
+    answers = [reader, AccessDenied("lacks Read"), reader]
+    rereads.clear()
+    assert without_brokers("metrics", "serve", "--listen", "127.0.0.1:0").exit_code == 2
 
 
 def test_an_address_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,12 @@ from confluent_kafka import KafkaError, KafkaException
 from marshal_py.admin import migration, version1_positions
 from marshal_py.admin.migration_plan import Step
 from marshal_py.cli import migrate as module
-from marshal_py.errors import BrokerUnavailable, DuplicateClientId, TopicMissing
+from marshal_py.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DuplicateClientId,
+    TopicMissing,
+)
 from tests.support.marshal_command import without_brokers
 
 FREE = Step("orders", 0, "free", None, 60, None, -1)
@@ -450,8 +455,18 @@ def test_where_an_earlier_bridge_was_ending_the_end_is_all_that_is_left(play: Pl
     assert play.bridges[0].finished
 
 
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        (
+            KafkaException(KafkaError(KafkaError._TRANSPORT, "nobody answers")),
+            "no answer from the brokers",
+        ),
+        (ConfigurationError("ssl.key.location failed"), "ssl.key.location"),
+    ],
+)
 def test_topics_that_are_new_are_taken_in_while_it_moves(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch, problem: Exception, why: str
 ) -> None:
     looked: list[int] = []
     admin: Any = cast(Any, module).admin_client({})
@@ -460,7 +475,7 @@ def test_topics_that_are_new_are_taken_in_while_it_moves(
     def look(**given: Any) -> Any:
         looked.append(len(looked))
         if len(looked) == 4:  # one looks before a topic is made, one is the bridge
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "nobody answers"))
+            raise problem
         return list_topics(**given)
 
     def until_looked(bridge: FakeBridge) -> list[Step]:
@@ -475,7 +490,7 @@ def test_topics_that_are_new_are_taken_in_while_it_moves(
     assert (code, [row["event"] for row in told]) == (0, ["blocked", "adopted", "stopped"])
     assert "new: new/0, new/1, new/2, new/3, new/4 and 2 more" in told[1]["text"]
     assert told[1]["partitions"] == [["new", n] for n in range(7)]
-    assert "could not be looked at, and will be again: no answer from the brokers" in said
+    assert f"could not be looked at, and will be again: {why}" in said
     assert play.bridges[0].adopted == [{"orders": 3}] * 2
 
 

@@ -28,6 +28,40 @@ def test_what_is_to_come_has_no_state_yet() -> None:
         moment("2100-01-01")
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "value", "longest"),
+    [
+        ("status", "--observe", "inf", "31536000"),
+        ("top", "--every", "1e20", "31536000"),
+        ("tail", "--lines", "99999999999999999999", "1000000000"),
+        ("dashboard", "--history", "inf", "31536000"),
+        ("dashboard", "--lag-every", "inf", "31536000"),
+        ("doctor", "--watch", "inf", "31536000"),
+        ("lag", "--timeout", "inf", "3600"),
+        ("group pause billing", "--wait", "inf", "31536000"),
+        ("audit", "--sample", "1e20", "31536000"),
+        ("audit", "--every", "inf", "31536000"),
+        ("audit", "--report-days", "9999999", "3650"),
+        ("lake run", "--grace", "1e20", "31536000"),
+        ("lake run", "--sample", "inf", "31536000"),
+        ("lake run", "--late-days", "9999999", "3650"),
+        ("lake run", "--every", "inf", "31536000"),
+        ("lake maintain", "--bronze-days", "9999999", "3650"),
+        ("lake maintain", "--days", "9999999", "36500"),
+        ("lake maintain", "--vacuum", "1e20", "87600"),
+        ("lake report", "--days", "9999999", "3650"),
+    ],
+    ids=lambda value: value.replace(" ", "_"),
+)
+def test_what_is_too_large_to_be_meant_is_refused_with_the_largest_value(
+    command: str, option: str, value: str, longest: str
+) -> None:
+    done = without_brokers(*command.split(), option, value)
+    assert done.exit_code == 2, done.stderr
+    assert option in done.stderr
+    assert longest in done.stderr
+
+
 MODULES = {"members": "groups"}
 """Of the commands that are not called like theirs."""
 
