@@ -187,15 +187,9 @@ def run(
 @app.command()
 def maintain(
     place: Place = "lake",
-    bronze_days: Annotated[
-        int, typer.Option(max=LONGEST_D, help="How long days of bronze are kept.")
-    ] = 90,
+    bronze_days: Annotated[int, typer.Option(help="How long days of bronze are kept.")] = 90,
     days: Annotated[
-        int,
-        typer.Option(
-            max=10 * LONGEST_D,
-            help="How long those of silver and gold are: 30 more than that at least.",
-        ),
+        int, typer.Option(help="How long those of silver and gold are: 30 more than that at least.")
     ] = 400,
     vacuum_h: Annotated[
         float,
@@ -245,7 +239,7 @@ def report(
         str | None,
         typer.Option(metavar="YYYY-MM-DD", help="The last day; yesterday by default."),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=LONGEST_D, help="How many days.")] = 30,
+    days: Annotated[int, typer.Option(min=1, help="How many days.")] = 30,
     master: Master = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -17,9 +17,10 @@ __all__ = [
     "time_literal",
 ]
 
-PARTS: Final = "^([A-Za-z0-9._-]+)/([0-9]+)(@|#[0-9]+)([0-9]*)$"
+PARTS: Final = "^([A-Za-z0-9._-]+)/(0|[1-9][0-9]*)(@|#[1-9][0-9]*)(|0|[1-9][0-9]*)$"
 """Names of cells that are parts of a partition: its topic, its number, and how it is divided. Slots
-have # and how many there are (specs/PROTOCOL.md §5.17); ranges have @, and their start (§5.18)."""
+have # and how many there are (specs/PROTOCOL.md §5.17); ranges have @, and their start (§5.18).
+Numbers have no zeros in front: such a name is that of a lock of somebody's own."""
 
 STILL_DAYS: Final = 30
 """How long something may have stood still and is known: what a run costs must not grow with all

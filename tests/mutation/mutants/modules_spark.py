@@ -908,6 +908,12 @@ SPARK: tuple[Noticed, ...] = (
         ("_days", "if last > (today := _today())", "if first > (today := last)"),
     ),
     noticed(
+        "a lock whose name has zeros in front is no slot to SQL",
+        f"{LAKE}.sql",
+        f"{UNIT}/lake/test_places.py::test_what_is_a_part_of_a_partition_to_the_protocol_is_one_to_sql",
+        ("", "/(0|[1-9][0-9]*)(@|", "/([0-9]+)(@|"),
+    ),
+    noticed(
         "a page of more days than there are is none",
         f"{LAKE}.sql",
         f"{UNIT}/lake/test_places.py::test_days_may_be_kept_and_shown_for_ever",
@@ -1013,7 +1019,7 @@ SPARK: tuple[Noticed, ...] = (
         "a record of a range was handled by its claim",
         f"{LAKE}.sql",
         f"{DAYS}::test_who_handled_a_record_of_a_range_is_whose_claim_of_it_went_past",
-        ("", "(@|#[0-9]+)", "(#[0-9]+)"),
+        ("", "(@|#[1-9][0-9]*)", "(#[1-9][0-9]*)"),
     ),
     noticed(
         "a claim has handled records of all blocks of offsets",

@@ -46,10 +46,7 @@ def test_what_is_to_come_has_no_state_yet() -> None:
         ("lake run", "--sample", "inf", "31536000"),
         ("lake run", "--late-days", "9999999", "3650"),
         ("lake run", "--every", "inf", "31536000"),
-        ("lake maintain", "--bronze-days", "9999999", "3650"),
-        ("lake maintain", "--days", "9999999", "36500"),
         ("lake maintain", "--vacuum", "1e20", "87600"),
-        ("lake report", "--days", "9999999", "3650"),
     ],
     ids=lambda value: value.replace(" ", "_"),
 )

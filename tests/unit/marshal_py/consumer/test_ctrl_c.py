@@ -133,7 +133,7 @@ def test_what_it_keeps_from_being_decoded_is_handed_out_afterwards_and_nothing_e
             raise KeyboardInterrupt
         return value.decode()
 
-    got = []
+    got: list[str] = []
     with mock_kafka.consumer("orders", decode=decode, mode=mode, auto_ack=auto_ack) as consumer:
         following = way(consumer)
         while len(got) < len(sent):

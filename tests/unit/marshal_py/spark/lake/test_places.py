@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
 from collections.abc import Callable
 from string import Formatter
 from types import SimpleNamespace
@@ -17,9 +18,10 @@ from pyspark.errors import AnalysisException
 
 from harvest.spark.lake import add_archive, add_table
 from marshal_py.errors import ConfigurationError
+from marshal_py.protocol.slots import source_of
 from marshal_py.spark.lake.maintenance import maintain
 from marshal_py.spark.lake.report import _lines, _section, _tiles
-from marshal_py.spark.lake.sql import days_before, fill, table_name, time_literal
+from marshal_py.spark.lake.sql import PARTS, days_before, fill, table_name, time_literal
 from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
 from tests.unit.marshal_py.spark.test_audit_report import at, cells
 
@@ -157,6 +159,26 @@ def test_days_may_be_kept_and_shown_for_ever() -> None:
     day = dt.date(2026, 3, 1)
     assert days_before(day, 59) == dt.date(2026, 1, 1)
     assert days_before(day, 10**9) == dt.date(1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_part"),
+    [
+        *[(name, True) for name in ("a.b/0#16", "a/12#1", "a/3@0", "a/0@4711")],
+        *[
+            (name, False)
+            for name in ("a/03#16", "a/0#016", "a/0#0", "a/00@1", "a/0@01", "a", "a/0")
+        ],
+    ],
+)
+def test_what_is_a_part_of_a_partition_to_the_protocol_is_one_to_sql(
+    name: str, is_part: bool
+) -> None:
+    assert (source_of(name, 0) != (name, 0)) is is_part
+    found = re.search(PARTS, name)
+    assert (found is not None) is is_part
+    if found is not None:
+        assert (found[1], int(found[2])) == source_of(name, 0)
 
 
 def test_names_and_moments_are_written_as_sql_reads_them() -> None:
