@@ -3937,7 +3937,7 @@ COMMANDS: tuple[Noticed, ...] = (
     noticed(
         "no time-out is longer than librdkafka's longest",
         "marshal_py.admin.connection",
-        f"{OF_CLI}/test_options.py::test_what_is_too_large_to_be_meant_is_refused_with_the_largest_value[lag---timeout-inf-3600]",
+        "unit/marshal_py/admin/test_connection.py::test_what_cannot_work_is_refused",
         ("Connection.of", "timeout_s > LONGEST_TIMEOUT_S", "timeout_s < 0"),
     ),
     noticed(

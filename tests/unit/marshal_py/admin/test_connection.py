@@ -96,6 +96,7 @@ def test_a_value_may_have_equals_signs() -> None:
     [
         (Flags(), "-b HOST:PORT"),
         (Flags("a:1", timeout_s=0.0), "--timeout"),
+        (Flags("a:1", timeout_s=3_601.0), "--timeout 3601 is above 3600 seconds"),
         (Flags("a:1", ("acks=1",)), "acks"),
     ],
 )
