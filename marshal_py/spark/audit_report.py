@@ -249,10 +249,11 @@ def _lag(ends: list[Record], rows: list[Record]) -> str:
             continue  # it is shared otherwise by now
         at = max(row["next_offset"] or 0, row["claimed_offset"] or 0)
         of_slots = positions.setdefault((row["group_id"], *source), {})
-        is_whole = range_of(*unit) is None
+        shared = range_of(*unit)
+        begun = shared is None or at > shared.start
         seen_there = of_slots.setdefault(0 if slot is None else slot.number, [])
-        seen_there.append(_Seen(row["at"], is_whole, at))
-        if not is_whole:
+        seen_there.append(_Seen(row["at"], shared is None, at, begun))
+        if shared is not None:
             by_ranges.add((row["group_id"], *source))
     lags: dict[tuple[str, str], Counter[dt.datetime]] = {}
     by_topic: dict[tuple[str, int], list[Record]] = {}
@@ -277,20 +278,28 @@ def _lag(ends: list[Record], rows: list[Record]) -> str:
 
 
 class _Seen(NamedTuple):
-    """A position, as of when; `is_whole` if it is not that of a range."""
+    """A position, as of when; `is_whole` if it is not that of a range; `begun` unless it is that of
+    one of which nothing is done: who has nothing to do holds one far behind the topic's end."""
 
     at: dt.datetime
     is_whole: bool
     position: int
+    begun: bool
 
 
 def _furthest(seen: list[_Seen]) -> list[_Seen]:
-    """Return how far the furthest range was, at each time, since the partition had a position."""
+    """Return how far the furthest range was, at each time, since the partition had a position.
+
+    Of those that are begun; where none is, the first.
+    """
 
     def further(one: _Seen, other: _Seen) -> _Seen:
         if other.is_whole:
             return other
-        return other._replace(position=max(one.position, other.position))
+        if one.begun is not other.begun:
+            return (one if one.begun else other)._replace(at=other.at)
+        either = (one.position, other.position)
+        return other._replace(position=max(either) if one.begun else min(either))
 
     return list(accumulate(seen, further))
 

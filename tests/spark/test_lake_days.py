@@ -770,6 +770,23 @@ def test_lag_of_a_partition_that_is_shared_by_ranges_is_that_of_the_furthest(
     assert lag(tables.ask(_LAG, "positions", "claims", as_of=at(1))) == {1: (10, 8, 2)}
 
 
+@pytest.mark.parametrize(("done", "found"), [(4, (10, 4, 6)), (0, (10, 0, 10))])
+def test_lag_by_ranges_is_not_from_where_nobody_has_begun(
+    spark: SparkSession, done: int, found: tuple[int, int, int]
+) -> None:
+    """Who finds all messages granted gets a range behind the topic's end, and waits there."""
+    tables = Tables(
+        spark,
+        bronze__published=[record(0, 9, at(0.1))],
+        silver__positions=[
+            position(done, at(0.25), topic="t/0@0", epoch=7),
+            position(1_000, at(0.5), topic="t/0@1000", epoch=8),
+            position(2_000, at(0.5), topic="t/0@2000", epoch=9),
+        ],
+    )
+    assert lag(tables.ask(_LAG, "positions", "claims", as_of=at(1))) == {1: found}
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_lag_by_ranges_is_from_where_a_position_was_set_on(spark: SparkSession, order: int) -> None:
     """Its ranges were set free for that, in the same moment."""

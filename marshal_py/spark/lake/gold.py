@@ -112,7 +112,8 @@ WITH hours AS (
   SELECT topic AS name,
     coalesce(nullif(regexp_extract(topic, '{parts}', 1), ''), topic) AS topic,
     try_cast(regexp_extract(topic, '{parts}', 2) AS bigint) AS part,
-    regexp_extract(topic, '{parts}', 3) AS divided
+    regexp_extract(topic, '{parts}', 3) AS divided,
+    try_cast(regexp_extract(topic, '{parts}', 4) AS bigint) AS start
   FROM (
     SELECT topic FROM {positions}
     WHERE day IS NULL OR day BETWEEN date_sub({day}, {days}) AND date_add({day}, {days})
@@ -132,7 +133,7 @@ WITH hours AS (
   GROUP BY group_id, topic, partition
 ), cells AS (
   SELECT group_id, n.topic, coalesce(part, partition) AS partition, divided, partition AS slot,
-    moment, position
+    start, moment, position
   FROM (
     SELECT group_id, topic AS name, partition, moment, position FROM steps
     WHERE day IS NULL OR day BETWEEN date_sub({day}, {days}) AND date_add({day}, {days})
@@ -153,7 +154,8 @@ WITH hours AS (
   SELECT group_id, topic, partition, divided, slot,
     greatest(date_trunc('HOUR', moment.at), cast({day} AS timestamp)) AS hour,
     max(moment) AS moment, max_by(position, moment) AS position,
-    max(struct(was_at, position)) AS furthest
+    max(struct(was_at, position > start AS begun, IF(position > start, position, -start) AS place))
+      AS furthest
   FROM (
     SELECT *, max(IF(divided = '', moment.at, NULL)) OVER (
         PARTITION BY group_id, topic, partition ORDER BY moment.at, divided = '') AS was_at
@@ -162,7 +164,7 @@ WITH hours AS (
   GROUP BY ALL
 ), seen AS (
   SELECT m.at, group_id, topic, partition, divided, max(moment) AS moment,
-    IF(divided = '@', max(furthest).position, max_by(position, moment)) AS position
+    IF(divided = '@', abs(max(furthest).place), max_by(position, moment)) AS position
   FROM moments AS m JOIN hourly ON hour < m.at
   GROUP BY m.at, group_id, topic, partition, divided, slot
 ), positions AS (
@@ -184,8 +186,10 @@ FROM ends AS e JOIN positions AS p
 """What is held stays where it was, and a topic ends where it did, though nothing moves for days. Of
 two positions at one moment the later counts: where one was set, the claim ended with that. A group
 is as far as its last slot, or its furthest range since the partition itself had a position, as it
-shares the topic at that moment. Who holds a partition and has stored no position has it all to do.
-Of each hour the last position is enough: what is compared with all moments stays small.
+shares the topic at that moment. A range of which nothing is done says nothing, but where there are
+no others: who has nothing to do holds one far behind the topic's end. Who holds a partition and has
+stored no position has it all to do. Of each hour the last position is enough: what is compared with
+all moments stays small.
 """
 
 _LEADERSHIP: Final = """

@@ -198,7 +198,7 @@ group_id text group
 topic text topic; only of those that the lake reads
 partition int partition
 end_offset int offset behind the last record
-position int position of the group: its last slot's, or its furthest range's; null: none was stored
+position int position of the group: of its last slot, or furthest begun range; null: none was stored
 lag int records between them, at most: gaps between offsets count; without a position all of them
 """
         ),

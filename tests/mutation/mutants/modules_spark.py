@@ -790,8 +790,8 @@ SPARK: tuple[Noticed, ...] = (
         f"{DAYS}::test_lag_of_a_partition_that_is_shared_by_ranges_is_that_of_the_furthest",
         (
             "",
-            "IF(divided = '@', max(furthest)",
-            "IF(divided = '', max(furthest)",
+            "IF(divided = '@', abs(max(furthest)",
+            "IF(divided = '', abs(max(furthest)",
         ),
     ),
     noticed(
@@ -1374,7 +1374,7 @@ SPARK: tuple[Noticed, ...] = (
         "lag by ranges is from where a position was set on",
         f"{LAKE}.gold",
         f"{DAYS}::test_lag_by_ranges_is_from_where_a_position_was_set_on",
-        ("", "max(struct(was_at, position)) AS furthest", "max(struct(0, position)) AS furthest"),
+        ("", "max(struct(was_at, position > start", "max(struct(0, position > start"),
     ),
     noticed(
         "of an outbox that names no topic nothing is proved",
@@ -1563,6 +1563,25 @@ SPARK: tuple[Noticed, ...] = (
         f"{LAKE}.run",
         f"{DAYS}::test_a_day_whose_night_failed_is_written_by_the_next_run",
         ("_days_again", "max(min(moments) + dt.timedelta(1), since)", "since"),
+    ),
+    noticed(
+        "lag by ranges is not from where somebody waits behind the topic's end",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_lag_by_ranges_is_not_from_where_nobody_has_begun",
+        ("", "IF(position > start, position, -start)", "position"),
+        ("", "position > start AS begun", "true AS begun"),
+    ),
+    noticed(
+        "lag by ranges of which nothing is done is from the first",
+        f"{LAKE}.gold",
+        f"{DAYS}::test_lag_by_ranges_is_not_from_where_nobody_has_begun",
+        ("", "IF(position > start, position, -start)", "IF(position > start, position, start)"),
+    ),
+    noticed(
+        "in the audit, too, lag by ranges is not from where somebody waits",
+        f"{ON}.audit_report",
+        f"{UNIT}/test_audit_report.py::test_lag_by_ranges_is_not_of_one_that_nobody_has_begun",
+        ("_lag", "at > shared.start", "True"),
     ),
     noticed(
         "the day after one that no run will write is not written each night",

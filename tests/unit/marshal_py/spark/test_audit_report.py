@@ -83,6 +83,18 @@ def test_lag_by_ranges_is_of_the_furthest_since_a_position_was_set(order: int) -
         assert cells(_lag([end(10, seconds)], rows)) == [["g · t", lag, lag]]
 
 
+def test_lag_by_ranges_is_not_of_one_that_nobody_has_begun() -> None:
+    """Who finds all messages granted gets a range behind the topic's end, and waits there."""
+    rows = [
+        position(0, 1, "t/0@0", 0),
+        position(1_000, 2, "t/0@1000", 0),
+        position(4, 3, "t/0@0", 0),
+        position(2_000, 4, "t/0@2000", 0),
+    ]
+    for seconds, lag in ((1, "10"), (2, "10"), (3, "6"), (4, "6")):
+        assert cells(_lag([end(10, seconds)], rows)) == [["g · t", lag, lag]]
+
+
 def test_who_holds_something_now_is_counted() -> None:
     claims: list[Record] = [{"until_at": None}, {"until_at": at(1)}]
     html = _tiles(claims, [{}], [{}, {}], [], (at(0), at(1)))
