@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from marshal_py.printable import text_of
+
 Blame = Literal["usage", "configuration", "log", "environment"]
 
 __all__ = [
@@ -101,7 +103,7 @@ class DeserializationFailed(MarshalError):
         key = "none" if self.key is None else repr(self.key[:40]) + "…" * (len(self.key) > 40)
         super().__init__(
             f"the {field} of {self.topic}/{self.partition} at offset {self.offset} (key: {key}) "
-            f"cannot be read: its deserializer raised {repr(error)[:200]}"
+            f"cannot be read: its deserializer raised {text_of(error, repr)[:200]}"
         )
 
 

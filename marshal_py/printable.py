@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-__all__ = ["LineFormatter", "escape_logs", "printable", "printable_json"]
+__all__ = ["LineFormatter", "escape_logs", "printable", "printable_json", "text_of"]
 
 _SUSPECT: Final = re.compile(r"[^ -~]")
 _PLAIN: Final = (int, float, bool, type(None))
@@ -33,6 +33,19 @@ def printable(text: str, *, lines: bool = False) -> str:
 def printable_json(document: str) -> str:
     """Return a JSON document that says the same in characters that can be seen (and line feeds)."""
     return _SUSPECT.sub(lambda m: m[0] if m[0] in "\n\t" else _json_escape(m[0]), document)
+
+
+def text_of(stranger: object, text: Callable[[Any], str] = str) -> str:
+    """Return what an object of somebody else says of itself, `repr` of it for one.
+
+    An exception whose own `__str__` raises would hide what it is of, and end whoever tells of it.
+    """
+    try:
+        return text(stranger)
+    except Exception as problem:
+        return (
+            f"<{type(stranger).__name__}, of which no text can be made: {type(problem).__name__}>"
+        )
 
 
 def escape_logs(names: Iterable[str]) -> None:
@@ -72,7 +85,7 @@ class _Escaping(logging.Filter):
 def _clean(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return value
-    text = str(value)
+    text = text_of(value)
     return value if text.isprintable() else printable(text)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from harvest.core.routes import AnyRoute
 from harvest.core.row import Row
 from harvest.errors import ConfigurationError, InvalidRecord
+from marshal_py.printable import text_of
 
 __all__ = ["load_route", "load_routes"]
 
@@ -45,6 +46,8 @@ def _function(route: str) -> Callable[[Row], str]:
         try:
             return str(found(row))
         except Exception as error:
-            raise InvalidRecord(f"{route} failed: {type(error).__name__}: {error}") from error
+            raise InvalidRecord(
+                f"{route} failed: {type(error).__name__}: {text_of(error)}"
+            ) from error
 
     return find

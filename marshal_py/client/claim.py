@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from marshal_py.client.driver import Driver
 from marshal_py.client.forks import OfOneProcess
@@ -23,11 +23,16 @@ from marshal_py.protocol.claimant import ClaimState, Holding, Notice
 from marshal_py.protocol.holding import metadata_unsent
 from marshal_py.protocol.world import MS
 
-__all__ = ["Claim", "ClaimCore", "core_of"]
+__all__ = ["NO_EPOCH", "Claim", "ClaimCore", "core_of"]
 
 T = TypeVar("T")
 
 Hook = Callable[["Claim"], None]
+
+NO_EPOCH: Final = (
+    "claim.epoch: records of version 1 (wire='text') carry no fencing epoch, and Go "
+    "clients would not honour one. Use wire='msgpack', after `marshal group migrate`"
+)
 
 
 class ClaimCore:
@@ -221,10 +226,7 @@ class Claim(OfOneProcess):
         Raises `NotInVersion1` with wire="text".
         """
         if self._core.driver.settings.wire == "text":
-            raise NotInVersion1(
-                "claim.epoch: records of version 1 (wire='text') carry no fencing epoch, and Go "
-                "clients would not honour one. Use wire='msgpack', after `marshal group migrate`"
-            )
+            raise NotInVersion1(NO_EPOCH)
         return self._core.holding.epoch
 
     @property

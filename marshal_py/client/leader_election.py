@@ -57,6 +57,10 @@ class Leadership:
     Leaving the block hands over at once. `held` turns false the moment the lease lapses; stop then.
     If nobody took over meanwhile, the leadership comes back under the same epoch; otherwise it is
     lost, and `campaign` stands again. For any thread.
+
+    Two of one name that one client made are one candidacy: both are elected at once, whoever leaves
+    the block first hands over for both, and the hooks of the one that campaigned last are called.
+    Where threads of one process should exclude each other, give each a client of its own.
     """
 
     def __init__(self, registry: ClaimRegistry, name: str) -> None:

@@ -20,6 +20,7 @@ from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.consumer.signatures import is_coroutine_function
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import ConfigurationError, HandlerFailed
+from marshal_py.printable import text_of
 
 __all__ = ["Callbacks", "OnPartition"]
 
@@ -88,7 +89,7 @@ class Callbacks:
         except BaseException as error:  # `sys.exit` would end this thread, without a word
             failure = HandlerFailed(
                 f"on_assigned failed with {part.key[0]}/{part.key[1]}: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {text_of(error)}"
             )
             failure.__cause__ = error
             part.is_told = False

@@ -452,6 +452,7 @@ class Consumer(OfOneProcess, Generic[V]):
             self.mode == "at_most_once",
             middleware,
             filter,
+            self._core.marshal.settings.wire != "text",
         )
         check_retries(retry, self._core.shared.subscription)
         if on_failure == "dead_letter":

@@ -49,6 +49,7 @@ from marshal_py.errors import (
     DeserializationFailed,
     TopicMissing,
 )
+from marshal_py.printable import text_of
 
 __all__ = [
     "PREFIX",
@@ -101,7 +102,7 @@ def headers_of(
     timestamp_type, timestamp_ms = message.timestamp()
     told: dict[str, Any] = {
         "error-class": f"{kind.__module__}.{kind.__qualname__}",
-        "error-message": str(error)[:MAX_TEXT],
+        "error-message": text_of(error)[:MAX_TEXT],
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),

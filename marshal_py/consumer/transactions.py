@@ -151,8 +151,11 @@ class Transactions:
             "group.id": self._group,
             "isolation.level": "read_committed",
         }
-        ids = f"marshal.{self._group}."
-        connect(Producer, {**self._config, "transactional.id": ids})  # to hear of a wrong setting
+        # No topic's name has a colon: else a group "a" and a topic "b.c" would be fenced by a group
+        # "a.b" and a topic "c".
+        self._ids = f"marshal.{self._group}:"
+        # To hear of a wrong setting.
+        connect(Producer, {**self._config, "transactional.id": self._ids})
         self._nobody = connect(KafkaConsumer, self._reader_config)
 
     def close(self) -> None:
@@ -232,7 +235,7 @@ class Transactions:
         for key, opened in list(self._producers.items()):
             if opened.claim.reason is not None:
                 del self._producers[key]
-        name = f"marshal.{self._group}.{claim.topic}.{claim.partition}"
+        name = f"{self._ids}{claim.topic}.{claim.partition}"
         producer = self._connect(Producer, {**self._config, "transactional.id": name})
         self._step(claim, lambda: producer.init_transactions(STEP_S))
         # From here on nothing of an earlier producer can be committed any more.
@@ -313,7 +316,7 @@ class Transactions:
 
     def _check_refused(self, error: KafkaError) -> None:
         """Raise what no other attempt mends: `AccessDenied`, `ConfigurationError`."""
-        code, ids = error.code(), f"marshal.{self._group}."
+        code, ids = error.code(), self._ids
         if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             raise ConfigurationError(
                 f"transaction_timeout_ms = {self._config['transaction.timeout.ms']} is more than "

@@ -10,12 +10,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
-from marshal_py.client.marshal import Claim
+from marshal_py.client.claim import NO_EPOCH, Claim
 from marshal_py.consumer.dead_letters import is_dead_letter_topic
 from marshal_py.consumer.handlers.middleware import ClaimAs, Middleware, WholeHandler
 from marshal_py.consumer.handlers.schedule import Ordering
 from marshal_py.consumer.signatures import is_coroutine_function, takes
-from marshal_py.errors import ConfigurationError, DeliveriesExhausted, DeserializationFailed
+from marshal_py.errors import (
+    ConfigurationError,
+    DeliveriesExhausted,
+    DeserializationFailed,
+    NotInVersion1,
+)
 
 __all__ = [
     "ClaimSnapshot",
@@ -117,8 +122,16 @@ class ClaimSnapshot:
 
     topic: str
     partition: int
-    epoch: int
+    epoch_if_any: int | None
+    """None with wire="text"."""
     lease_until_ns: int
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token. See `Claim.epoch`. Raises `NotInVersion1` with wire="text"."""
+        if self.epoch_if_any is None:
+            raise NotInVersion1(NO_EPOCH)
+        return self.epoch_if_any
 
     @property
     def held(self) -> bool:
@@ -153,6 +166,8 @@ class HandlerOptions:
     at_most_once: bool = False
     middleware: Sequence[Middleware] = ()
     filter: Callable[[Any], object] | None = None
+    has_epochs: bool = True
+    """Not with wire="text"."""
     whole: WholeHandler = field(init=False)
     """The handler, and the middleware around it."""
 

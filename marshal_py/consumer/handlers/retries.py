@@ -24,6 +24,7 @@ from marshal_py.errors import (
     HandlerFailed,
     MarshalError,
 )
+from marshal_py.printable import text_of
 
 __all__ = ["Retries"]
 
@@ -249,5 +250,5 @@ class Retries:
 
 
 def _describe(error: BaseException) -> str:
-    text = str(error)
+    text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

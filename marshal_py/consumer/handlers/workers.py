@@ -28,6 +28,7 @@ from marshal_py.consumer.handlers.options import ClaimSnapshot, HandlerOptions
 from marshal_py.consumer.handlers.tasks import Task, TaskSource, Workers
 from marshal_py.consumer.held_partition import Batch
 from marshal_py.errors import HandlerProcessDied
+from marshal_py.printable import text_of
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -239,9 +240,8 @@ class ProcessWorkers(ThreadWorkers):
         """Return what the process answers. None: it was told to end, and has not begun."""
         process, connection = self._processes[number]
         holding = task.part.holding
-        claim = ClaimSnapshot(
-            holding.topic, holding.partition, holding.epoch, holding.lease_until_ns
-        )
+        epoch = holding.epoch if self._options.has_epochs else None
+        claim = ClaimSnapshot(holding.topic, holding.partition, epoch, holding.lease_until_ns)
         try:
             with contextlib.suppress(ConnectionError):  # what it said before is still to be read
                 connection.send((copied, claim))
@@ -323,7 +323,7 @@ def _sendable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 (our own)
     except Exception:
-        stand_in = RuntimeError(f"{type(error).__name__}: {error}")
+        stand_in = RuntimeError(f"{type(error).__name__}: {text_of(error)}")
         for note in error.__notes__:
             stand_in.add_note(note)
         return stand_in

@@ -1454,6 +1454,12 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "what a route raises without a text is that row's fault, too",
+        f"{CONFIG}.routes",
+        "unit/harvest/config/test_config.py::test_a_route_whose_error_has_no_text_is_that_rows_fault_all_the_same",
+        ("_function.find", "text_of(error)", "error"),
+    ),
+    noticed(
         "each of several routes is looked up",
         f"{CONFIG}.routes",
         "unit/harvest/config/test_config.py::test_of_several_routes_each_is_looked_up",

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from harvest.cli.app import app as harvest_app
 from marshal_py.admin.formatting import safe
 from marshal_py.cli.output import console, note, print_json, say
 from marshal_py.client.structured_logs import JsonFormatter
-from marshal_py.printable import LineFormatter, escape_logs, printable, printable_json
+from marshal_py.printable import LineFormatter, escape_logs, printable, printable_json, text_of
 from tests.support.hostile import HOSTILE, raw_characters
 from tests.support.paths import ROOT
 
@@ -94,6 +94,22 @@ def test_logs_escape(text: str) -> None:
         except ValueError:
             logger.exception("failed")
     assert not raw_characters(taken.getvalue(), allowed="\n\t")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("code")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("text", [str, repr])
+def test_who_has_no_text_ends_nobody_who_tells_of_it(text: Callable[[object], str]) -> None:
+    said = "<Mute, of which no text can be made: AttributeError>"
+    assert text_of(Mute(), text) == said
+    assert text_of("a", text) == text("a")
+    record = logging.LogRecord("harvest", 30, "", 0, "%s", (Mute(),), None)
+    logging.getLogger("harvest").filter(record)
 
 
 def test_arguments_that_can_be_seen_are_handed_on_as_they_are() -> None:

@@ -315,6 +315,21 @@ def no_route(row: Row) -> str:
 no_function = "text"
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("code")
+
+
+def mute_route(row: Row) -> str:
+    raise Mute
+
+
+def test_a_route_whose_error_has_no_text_is_that_rows_fault_all_the_same() -> None:
+    row: Any = None
+    with pytest.raises(InvalidRecord, match="mute_route failed: Mute: <Mute, of which no text"):
+        load_route(f"python:{__name__}:mute_route")(row)  # type: ignore[operator]
+
+
 def test_what_a_route_in_python_raises_is_that_rows_fault() -> None:
     """A row that cannot be routed is set aside; an error that ends the process would stop all."""
     find = load_route(f"python:{__name__}:no_route")

@@ -439,6 +439,21 @@ def test_after_on_assigned_has_failed_it_is_called_for_no_other_and_nothing_is_r
     assert isinstance(wakeup.failure, HandlerFailed)
 
 
+def test_on_assigned_has_failed_also_where_its_error_has_no_text() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise AttributeError("code")
+
+    def fail(_: Claim) -> None:
+        raise Mute
+
+    log: Any = logging.getLogger("marshal_py")
+    wakeup = Wakeup()
+    assert not Callbacks(fail, None, log, wakeup, "me").assigned(part_of(FakeClaim()))
+    assert isinstance(wakeup.failure, HandlerFailed)
+    assert "Mute: <Mute, of which no text" in str(wakeup.failure)
+
+
 def test_what_is_revoked_is_revoked_once() -> None:
     called: list[str] = []
     log: Any = logging.getLogger("marshal_py")

@@ -353,6 +353,16 @@ def test_dead_letters_do_not_go_where_they_will_be_read_again() -> None:
     assert looked_for == [{"dead.orders"}]
 
 
+def test_an_error_without_a_text_becomes_a_dead_letter_too() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise AttributeError("code")
+
+    message = KafkaMessage(topic="t", partition=2, offset=9)
+    found = headers_of(message, Mute(), attempts=1, group_id="g", client_id="c", epoch=None)
+    assert b"Mute, of which no text" in dict(found)[f"{PREFIX}error-message"]
+
+
 def test_whatever_an_error_says_can_be_written() -> None:
     """As what `os.fsdecode` makes of a name that is no text."""
     message = KafkaMessage(topic="t", partition=2, offset=9)

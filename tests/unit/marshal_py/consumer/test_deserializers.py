@@ -68,6 +68,18 @@ def test_a_message_that_cannot_be_read_is_as_it_came(key: Any, value: Any, field
     assert isinstance(raised.value.__cause__, ValueError)
 
 
+def test_what_is_raised_without_a_text_is_told_as_what_cannot_be_read() -> None:
+    class Mute(Exception):
+        def __repr__(self) -> str:
+            raise AttributeError("code")
+
+    def read(_raw: bytes, _context: Any) -> None:
+        raise Mute
+
+    with pytest.raises(DeserializationFailed, match="raised <Mute, of which no text"):
+        Deserializers(None, read).apply(Message())
+
+
 def test_whether_there_is_something_to_do() -> None:
     assert not Deserializers(None, None)
     for one in (Deserializers(upper, None), Deserializers(None, upper)):

@@ -31,6 +31,7 @@ class World:
     """One claimed partition, its batches, and what was asked of Kafka."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *committed: Any) -> None:
+        self.group, self.topic = "g", "t"
         self.steps: list[str] = []
         self.acked: list[int] = []
         self.transformed: list[int] = []
@@ -54,7 +55,12 @@ class World:
 
     def work_off(self, *batches: list[int]) -> None:
         claim: Any = SimpleNamespace(
-            topic="t", partition=3, held=True, reason=None, epoch=12, metadata=self.told.encode()
+            topic=self.topic,
+            partition=3,
+            held=True,
+            reason=None,
+            epoch=12,
+            metadata=self.told.encode(),
         )
         self.claim = claim
         claims = [claim, self.second or claim]
@@ -72,7 +78,7 @@ class World:
             mirror_offsets=False,
             closing=False,
             unfinished=None,
-            marshal=SimpleNamespace(group_id="g", settings=settings),
+            marshal=SimpleNamespace(group_id=self.group, settings=settings),
             batches=lambda idle_timeout_s: made,
             ack=lambda message: self.acked.append(message.offset()),
         )
@@ -124,7 +130,7 @@ class World:
         assert (self._mark.topic, self._mark.partition) == ("log", 0)
 
     def _answer(self, places: list[TopicPartition], timeout: float) -> list[Any]:
-        assert [(at.topic, at.partition) for at in places] == [("t", 3), ("log", 0)]
+        assert [(at.topic, at.partition) for at in places] == [(self.topic, 3), ("log", 0)]
         assert timeout == module.STEP_S
         self.steps.append("read")
         found, mark = self._committed.pop(0), self._mark.metadata
@@ -351,7 +357,7 @@ def test_what_the_program_failed_with_comes_first_when_it_runs_again(
         ("fence", KafkaError.INVALID_TRANSACTION_TIMEOUT, ConfigurationError, "= 60000 is more"),
         (
             *("fence", KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AccessDenied),
-            "--transactional-id marshal.g. --resource-pattern-type prefixed",
+            "--transactional-id marshal.g: --resource-pattern-type prefixed",
         ),
         ("read", KafkaError.GROUP_AUTHORIZATION_FAILED, AccessDenied, "--group g"),
         ("offset", KafkaError.GROUP_AUTHORIZATION_FAILED, AccessDenied, "--group g"),
@@ -392,10 +398,21 @@ def test_producers_have_the_settings_of_the_client_and_before_them_their_own(
         **TRANSACTIONAL_PRODUCER,
         "bootstrap.servers": "elsewhere:1",
         "linger.ms": 5,
-        "transactional.id": "marshal.g.t.3",
+        "transactional.id": "marshal.g:t.3",
         "transaction.timeout.ms": 60_000,
     }
     assert world.config["bootstrap.servers"] == "localhost:1"
+
+
+def test_no_other_group_has_the_same_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two would fence each other without end."""
+    ids = set()
+    for group, topic in (("tax", "eu.orders"), ("tax.eu", "orders"), ("tax:eu", "orders")):
+        world = World(monkeypatch, 5)
+        world.group, world.topic = group, topic
+        world.work_off([5])
+        ids.add(world.produces_with["transactional.id"])
+    assert len(ids) == 3
 
 
 def test_a_setting_that_no_producer_takes_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

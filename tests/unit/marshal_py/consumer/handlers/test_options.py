@@ -17,7 +17,12 @@ from marshal_py.consumer.handlers import options as module
 from marshal_py.consumer.handlers.failing_messages import FailingMessages
 from marshal_py.consumer.handlers.message_copy import MessageCopy, copy_of
 from marshal_py.consumer.handlers.options import ClaimSnapshot, HandlerOptions, Retry
-from marshal_py.errors import ConfigurationError, DeliveriesExhausted, DeserializationFailed
+from marshal_py.errors import (
+    ConfigurationError,
+    DeliveriesExhausted,
+    DeserializationFailed,
+    NotInVersion1,
+)
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.messages import MAX_METADATA_BYTES
 
@@ -261,6 +266,12 @@ def test_a_lease_that_another_process_is_told_of_ends_there_too(
     monkeypatch.setattr(module, "_now_ns", lambda: 100)
     assert ClaimSnapshot("t", 0, 7, lease_until_ns=101).held
     assert not ClaimSnapshot("t", 0, 7, lease_until_ns=100).held
+
+
+def test_another_process_is_told_of_no_epoch_where_version_1_has_none() -> None:
+    assert ClaimSnapshot("t", 0, 7, lease_until_ns=1).epoch == 7
+    with pytest.raises(NotInVersion1, match="fencing"):
+        _ = ClaimSnapshot("t", 0, None, lease_until_ns=1).epoch
 
 
 def test_that_a_message_fails_no_more_is_told_and_again_until_it_is_published() -> None:

@@ -22,7 +22,7 @@ from marshal_py.consumer.handlers.options import HandlerOptions, Retry
 from marshal_py.consumer.handlers.runner import Runner
 from marshal_py.consumer.handlers.tasks import NotBegun, TaskSource
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
-from marshal_py.errors import BrokerUnavailable, DeadLetterFailed, MarshalError
+from marshal_py.errors import BrokerUnavailable, DeadLetterFailed, HandlerFailed, MarshalError
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState, Holding
 from marshal_py.protocol.slots import slots_cell
@@ -155,6 +155,28 @@ def test_what_came_under_a_later_claim_is_not_dropped_with_a_task_of_an_earlier_
     assert (before.position(), now.position()) == (10, 13)
     stats = ground.runner.stats()
     assert (stats.handed_back, stats.buffered, stats.running) == (2, 0, 0)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("code")
+
+
+@pytest.mark.parametrize(("on_failure", "position"), [("skip", 11), ("stop", 10)])
+def test_what_fails_with_an_error_that_has_no_text_has_failed_as_others(
+    on_failure: Any, position: int
+) -> None:
+    ground, part = Ground(on_failure=on_failure, retry=Retry(attempts=2, backoff_ms=0)), held()
+    ground.runner._accept(run_of(part, 10))
+    for _ in range(2):
+        ground.runner._tasks.schedule.due(math.inf)
+        ground.runner.failed(ground.take(), Mute())
+    assert part.position() == position
+    ended_with = ground.runner._ending.error
+    assert (ended_with is None) == (on_failure == "skip")
+    if ended_with is not None:
+        assert isinstance(ended_with, HandlerFailed)
+        assert isinstance(ended_with.__cause__, Mute)
 
 
 def test_what_a_handler_was_interrupted_with_is_handed_back_with_what_waits_behind_it() -> None:

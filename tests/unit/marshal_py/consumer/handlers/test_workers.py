@@ -20,6 +20,7 @@ from marshal_py.consumer.handlers.workers import (
     AsyncWorkers,
     ProcessWorkers,
     ThreadWorkers,
+    _sendable,
     _serve_process,
 )
 from marshal_py.errors import HandlerProcessDied
@@ -293,6 +294,35 @@ def test_a_process_that_says_that_it_ends_gets_nothing_more(is_leaving: bool) ->
     workers._call(0, task)
     assert (0 in workers._processes) is not is_leaving
     assert closed == [True] * is_leaving
+
+
+@pytest.mark.parametrize("has_epochs", [True, False])
+def test_a_process_is_told_the_epoch_if_there_is_one(has_epochs: bool) -> None:
+    sent: list[Any] = []
+    connection = SimpleNamespace(send=sent.append, recv=lambda: (None, False), poll=lambda: False)
+    options = HandlerOptions(print, executor="process", has_epochs=has_epochs)
+    workers, there = ProcessWorkers(options), (SimpleNamespace(), connection)
+    workers._processes[0] = there  # type: ignore[assignment]
+    task: Any = SimpleNamespace(part=SimpleNamespace(holding=HOLDING))
+    workers._ask(0, "message", task)
+    ((_, claim),) = sent
+    assert claim.epoch_if_any == (7 if has_epochs else None)
+
+
+class Unsendable(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError
+
+    def __str__(self) -> str:
+        raise AttributeError("code")
+
+
+def test_an_error_that_can_neither_be_sent_nor_read_is_told_by_a_stand_in() -> None:
+    error = Unsendable()
+    error.add_note("In the handler's process")
+    stand_in = _sendable(error)
+    assert "Unsendable: <Unsendable, of which no text" in str(stand_in)
+    assert stand_in.__notes__ == ["In the handler's process"]
 
 
 class Processes(Source):
