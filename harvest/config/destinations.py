@@ -98,7 +98,7 @@ class HttpConfig(StrictModel):
     - `batch`: several rows in a request. `cloudevents`: each row as one.
     """
 
-    uri: str = Field(min_length=1)
+    uri: str = Field(min_length=1, repr=False)
     method: str = "POST"
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
     forward_headers: bool = True

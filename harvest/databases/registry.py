@@ -23,7 +23,7 @@ from harvest.databases.mysql.partitions import MysqlPartitions
 from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.mysql.table import connect_arguments
 from harvest.databases.postgres.attempts import PostgresAttempts
-from harvest.databases.postgres.conninfo import libpq_conninfo
+from harvest.databases.postgres.conninfo import libpq_conninfo, parsed_conninfo
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.notify import PostgresListener
@@ -151,6 +151,7 @@ class _Postgres:
     def transaction(self) -> Iterator[Any]:
         import psycopg
 
+        parsed_conninfo(self._conninfo)
         with _told(psycopg.Error), psycopg.connect(self._conninfo) as connection:
             yield connection
 

@@ -15,6 +15,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from harvest.core.table_name import TableName
+from harvest.databases.postgres.conninfo import parsed_conninfo
 from harvest.databases.postgres.two_databases import PostgresIds, archive_name
 from harvest.errors import HarvestError, NoTransaction, StoreUnavailable
 from harvest.outbox.record import OutboxRecord
@@ -98,12 +99,13 @@ def archive_orphans(
     A transaction of the application that takes longer than that would find its payload moved, and
     stop the harvest: choose far more than the longest one takes. `primary` must be no replica.
 
-    Raises `StoreUnavailable` and `SchemaError`.
+    Raises `ConfigurationError`, `StoreUnavailable` and `SchemaError`.
     """
     names = {
         "table": sql.Identifier(*table.parts),
         "archive": sql.Identifier(*archive_name(table).parts),
     }
+    parsed_conninfo(outbound)
     count, last = 0, -(1 << 63)
     try:
         with psycopg.connect(outbound, autocommit=True) as connection:

@@ -156,9 +156,12 @@ def connected(dsn: str, table: str) -> Iterator[psycopg.Connection[Any]]:
     """
     import psycopg
 
+    from harvest.databases.postgres.conninfo import parsed_conninfo
+
+    parsed_conninfo(dsn, "the connection string")
     try:
         opened = psycopg.connect(dsn)
-    except psycopg.ProgrammingError:
+    except psycopg.ProgrammingError:  # a value of it
         raise ConfigurationError("the connection string cannot be read") from None
     except psycopg.Error as error:
         raise StoreUnavailable(f"the database cannot be reached: {_in_a_line(error)}") from error
@@ -308,13 +311,9 @@ def postgres_rows(
     Raises as `connected` does, and `ConfigurationError` for a table name that cannot be read, and
     for a setting that the workers' driver does not have.
     """
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
+    from harvest.databases.postgres.conninfo import parsed_conninfo
 
-    try:
-        given = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        raise ConfigurationError("the connection string cannot be read") from None
+    given = parsed_conninfo(dsn, "the connection string")
     host = str(given.get("host") or "")
     if host.startswith("/"):
         raise ConfigurationError(

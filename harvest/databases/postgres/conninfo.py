@@ -1,20 +1,49 @@
-"""Connection strings of Go's lib/pq, for libpq."""
+"""Connection strings: as libpq reads them, and those of Go's lib/pq for it."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from harvest.errors import ConfigurationError
 
-__all__ = ["libpq_conninfo"]
+__all__ = ["libpq_conninfo", "parsed_conninfo"]
 
 _UNREADABLE: Final = "dataSource cannot be read: write key=value pairs or a URL"
 _PAIR: Final = re.compile(r"\s*([^\s=]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)", re.DOTALL)
 _LIB_PQ_ONLY: Final = {"binary_parameters", "disable_prepared_binary_result"}
+_PLACE: Final = re.compile(r"\w+://(?:[^@/?]*@)?[^@?]*(?:\?.*)?", re.DOTALL)
+"""A URL with no @ but the one behind the user: what follows another one, or comes behind a slash
+before it, is the rest of a password, which libpq takes for the host or the database, and names."""
+
+
+def parsed_conninfo(conninfo: str, name: str = "the data source") -> dict[str, Any]:
+    """What a connection string says, as libpq reads it. `name`: what an error calls it.
+
+    Raises `ConfigurationError`, which shows no part of it: that may be a password.
+    """
+    why = "ProgrammingError"
+    try:
+        given: dict[str, Any] = dict(conninfo_to_dict(conninfo))
+    except psycopg.ProgrammingError:
+        pass  # libpq quotes the part that it cannot read
+    else:
+        hosts = str(given.get("host", "")).split(",")
+        is_url = conninfo.startswith(("postgres://", "postgresql://"))
+        # One that begins with @ is a socket in Linux's abstract namespace.
+        if not any("@" in host[1:] for host in hosts) and not (
+            is_url and _PLACE.fullmatch(conninfo) is None
+        ):
+            return given
+        why = "an @ that is not the one behind the user is written %40"
+    raise ConfigurationError(
+        f"{name} cannot be read: write key=value pairs or postgresql://… ({why}; percent-encode "
+        "special characters in a URL)"
+    ) from None
 
 
 def libpq_conninfo(source: str) -> str:

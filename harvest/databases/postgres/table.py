@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
@@ -21,9 +21,9 @@ from harvest.core.interfaces.mark_store import COUNTED, Finding
 from harvest.core.row import Row, unreadable
 from harvest.core.table_name import TableName
 from harvest.databases.postgres import notify
+from harvest.databases.postgres.conninfo import parsed_conninfo
 from harvest.databases.schema import column_findings
 from harvest.errors import (
-    ConfigurationError,
     HarvestError,
     SchemaError,
     StoreUnavailable,
@@ -109,14 +109,7 @@ class PostgresTable:
         self, conninfo: str, table: str | TableName, *, session: str = "read-write"
     ) -> None:
         self._table = TableName.parse(table) if isinstance(table, str) else table
-        try:
-            given = conninfo_to_dict(conninfo)
-        except psycopg.ProgrammingError as error:
-            # libpq quotes the offending part, which may be a password: say where, not what.
-            raise ConfigurationError(
-                "the data source cannot be read: write key=value pairs or postgresql://… "
-                f"({type(error).__name__}; percent-encode special characters in a URL)"
-            ) from None
+        given = parsed_conninfo(conninfo)
         defaults = {**_CONNECT_DEFAULTS, "target_session_attrs": session}
         self._conninfo = make_conninfo("", **{**defaults, **given, **_ALWAYS})
         self._connection: psycopg.Connection[TupleRow] | None = None

@@ -22,6 +22,7 @@ from harvest.core.table_name import TableName
 from harvest.core.wal_options import WalOptions, message_prefix
 from harvest.core.wal_position import WalPosition, format_lsn
 from harvest.core.wal_slot import ServerState, SlotHealth, check_log_end, starting_position
+from harvest.databases.postgres.conninfo import parsed_conninfo
 from harvest.databases.postgres.encoding import Converter
 from harvest.databases.postgres.header_arrays import array_of
 from harvest.databases.postgres.mark import PostgresMarkStore
@@ -99,7 +100,10 @@ class PostgresWalSource(PostgresSources):
         self._extra = self.options.layout.headers
         given = conninfo_to_dict(self._conninfo)
         if self.options.standby is not None:
-            given |= {**_parsed_standby(self.options.standby), "target_session_attrs": "any"}
+            given |= {
+                **parsed_conninfo(self.options.standby, "wal.standby"),
+                "target_session_attrs": "any",
+            }
         self._stream_conninfo = make_conninfo("", **given)
         self._converter = Converter(self._conninfo)
         self._as_stored = False
@@ -625,16 +629,6 @@ class PostgresWalSource(PostgresSources):
 def _named(published: Mapping[str, str]) -> tuple[str, str]:
     """Schema and table, of a row of ``pg_publication_tables``."""
     return published["schemaname"], published["tablename"]
-
-
-def _parsed_standby(conninfo: str) -> dict[str, Any]:
-    try:
-        return dict(conninfo_to_dict(conninfo))
-    except psycopg.ProgrammingError:  # which quotes what it could not read: a password, perhaps
-        raise ConfigurationError(
-            "wal.standby cannot be read: write key=value pairs or postgresql://… (percent-encode "
-            "special characters in a URL)"
-        ) from None
 
 
 def _wait_for_standby(server: ServerState, position: WalPosition) -> None:

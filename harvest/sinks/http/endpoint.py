@@ -98,7 +98,7 @@ class HttpEndpoint:
     - `ca_file`: certificates to trust, instead of the system's. `cert_file`, `key_file`: our own.
     """
 
-    uri: str
+    uri: str = field(repr=False)
     method: str = "POST"
     headers: tuple[tuple[str, str], ...] = ()
     forward_headers: bool = True
@@ -350,21 +350,24 @@ def _quoted(text: str) -> str:
 
 
 def _origin(uri: Template) -> httpx.URL:
+    """Raises `ConfigurationError`, which shows no part of it: there may be a password in it."""
     literal, name = uri.parts[0] if uri.parts else ("", None)
     scheme, separator, rest = literal.partition("://")
     if not separator or scheme not in ("http", "https") or (name and "/" not in rest):
         raise ConfigurationError(
-            f"uri is {uri.text!r}: write http:// or https://, a host without placeholders, and a "
-            "path"
+            "uri cannot be read: write http:// or https://, a host without placeholders, and a path"
         )
     try:
         url = httpx.URL(literal)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise ConfigurationError(f"uri is {uri.text!r}: {error}") from None
+    except (httpx.InvalidURL, ValueError):
+        raise ConfigurationError(
+            "uri cannot be read: its host or its port is none; what belongs to neither is "
+            "percent-encoded"
+        ) from None
     if not url.host:
-        raise ConfigurationError(f"uri is {uri.text!r}: it has no host")
+        raise ConfigurationError("uri has no host in it")
     if any(not t.isascii() or "#" in t or re.search(r"[\s\x00-\x1f]", t) for t, _ in uri.parts):
-        raise ConfigurationError(f"uri is {uri.text!r}: percent-encode spaces, # and umlauts")
+        raise ConfigurationError("uri cannot be read: percent-encode spaces, # and umlauts in it")
     if url.userinfo:
         raise ConfigurationError("uri has credentials in it: give an Authorization header")
     return url

@@ -96,17 +96,9 @@ def open_environment(options: Options, say: Say) -> Iterator[Environment]:
 
 
 def _check_dsn(dsn: str) -> None:
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
+    from harvest.databases.postgres.conninfo import parsed_conninfo
 
-    try:
-        conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        # libpq quotes the part that it cannot read, which may be a password.
-        raise ConfigurationError(
-            "--postgres cannot be read: write postgresql://USER@HOST/DATABASE or key=value pairs; "
-            "percent-encode special characters in a URL"
-        ) from None
+    parsed_conninfo(dsn, "--postgres")
 
 
 def _servers(

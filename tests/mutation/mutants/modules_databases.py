@@ -653,9 +653,9 @@ DATABASES: tuple[Noticed, ...] = (
     ),
     noticed(
         "a standby that cannot be read is not shown",
-        f"{PG}.wal",
+        f"{PG}.conninfo",
         "unit/harvest/databases/test_postgres_connections.py::test_a_standby_that_cannot_be_read_is_named_and_not_shown",
-        ("_parsed_standby", "except psycopg.ProgrammingError:", "except KeyError:"),
+        ("parsed_conninfo", "except psycopg.ProgrammingError:", "except KeyError:"),
     ),
     noticed(
         "a slot that is of no use is dropped",

@@ -1168,6 +1168,30 @@ HARVESTERS: tuple[Noticed, ...] = (
         ),
     ),
     noticed(
+        "a password that is taken for a host is not named",
+        f"{PG}.conninfo",
+        "unit/harvest/databases/test_conninfo.py::test_a_password_that_is_not_encoded_is_not_taken_for_a_host_or_a_database_and_named",
+        ("parsed_conninfo", 'any("@" in host[1:] for host in hosts)', "hosts[1:]"),
+    ),
+    noticed(
+        "a password that is taken for a database is not named",
+        f"{PG}.conninfo",
+        "unit/harvest/databases/test_conninfo.py::test_a_password_that_is_not_encoded_is_not_taken_for_a_host_or_a_database_and_named",
+        ("parsed_conninfo", "is_url and _PLACE.fullmatch(conninfo) is None", "False"),
+    ),
+    noticed(
+        "who stashes by hand reads a password out to nobody",
+        f"{DB}.registry",
+        "unit/harvest/databases/test_conninfo.py::test_a_password_that_is_not_encoded_is_not_taken_for_a_host_or_a_database_and_named",
+        ("_Postgres.transaction", "        parsed_conninfo(self._conninfo)\n", ""),
+    ),
+    noticed(
+        "a URI that cannot be read is not shown",
+        f"{HTTP}.endpoint",
+        "unit/harvest/config/test_destinations.py::test_a_uri_that_cannot_be_read_is_not_shown",
+        ("_origin", '"uri cannot be read: its host', 'f"uri {uri.text} cannot be read: its host'),
+    ),
+    noticed(
         "options that were given stay beside server settings",
         f"{PG}.conninfo",
         "unit/harvest/databases/test_conninfo.py::test_the_same_is_said_to_libpq",

@@ -220,6 +220,7 @@ def test_an_extra_that_is_missing_is_named(
     [
         {"http": {"uri": "http://h/", "headers": {"Authorization": "hush"}}},
         {"http": {"uri": "http://h/", "sign": "hush"}},
+        {"http": {"uri": "https://hooks.h/services/hush"}},
         {"nats": {"servers": ["nats://app:hush@n"]}},
         {"kafka": {"settings": {"sasl.password": "hush"}}},
     ],
@@ -248,6 +249,26 @@ def test_a_text_that_no_request_can_have_is_refused_at_the_start_and_not_shown(
     with pytest.raises(ConfigurationError) as caught:
         made(http={"uri": "http://h/", **http}).sink("g.outbox", {}, "{id}")
     assert named in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("https://bob:pa/hush@h/", "percent-encoded"),
+        ("https://bob:hush/pa@h/", "percent-encoded"),
+        ("https://bob:hush #@h/", "percent-encode"),
+        ("https://bob:hüsch-hush@h/", "percent-encode"),
+        ("https://bob:{topic}hush@h/", "a host without placeholders"),
+        ("bob:hush@h/", "http:// or https://"),
+        ("https://bob:hush@h/", "credentials in it"),
+        ("https://h/x?token=hush y", "percent-encode"),
+    ],
+)
+def test_a_uri_that_cannot_be_read_is_not_shown(uri: str, said: str) -> None:
+    """There may be a password in it, and what cannot be read may be in that."""
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        made(http={"uri": uri}).sink("g.outbox", {}, "{id}")
     assert "hush" not in str(caught.value)
 
 

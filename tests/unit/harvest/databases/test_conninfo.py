@@ -1,11 +1,13 @@
-"""Connection strings of Go's lib/pq, for libpq."""
+"""Connection strings: those of libpq, and of Go's lib/pq."""
 
 from __future__ import annotations
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from harvest.databases.postgres.conninfo import libpq_conninfo
+from harvest.databases.postgres.conninfo import libpq_conninfo, parsed_conninfo
+from harvest.databases.postgres.table import PostgresTable
+from harvest.databases.registry import database
 from harvest.errors import ConfigurationError
 
 
@@ -52,3 +54,44 @@ def test_what_cannot_be_read_is_not_shown(source: str) -> None:
     with pytest.raises(ConfigurationError, match="dataSource cannot be read") as caught:
         libpq_conninfo(source)
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "postgresql://u:p@hush@h/d",
+        "postgresql://u:p@hush:x@h/d",
+        "postgresql://u:p@hush/x@h/d",
+        "postgresql://u:12/hush@h/d",
+        "postgres://u:p@hush@h/d?connect_timeout=1",
+        "host=u:hush@h dbname=d",
+        "host=a,u:hush@h dbname=d",
+        "host=h password=p hush",
+    ],
+)
+def test_a_password_that_is_not_encoded_is_not_taken_for_a_host_or_a_database_and_named(
+    source: str,
+) -> None:
+    """libpq would say that it does not know the host ``hush@h``."""
+    for read in (
+        parsed_conninfo,
+        lambda it: PostgresTable(it, "outbox"),
+        lambda it: database(it).transaction().__enter__(),
+    ):
+        with pytest.raises(ConfigurationError, match="percent-encode special") as caught:
+            read(source)
+        assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "host"),
+    [
+        ("postgresql://u:p%40q@h:1,i:2/d?application_name=a@b", "h,i"),
+        ("postgresql://h/d", "h"),
+        ("postgresql:///d?host=@pg", "@pg"),
+        ("host=@pg user=u@x password=p@q/r dbname=a@b", "@pg"),
+        ("user=u@x", None),
+    ],
+)
+def test_what_has_an_at_where_it_may_is_read(source: str, host: str | None) -> None:
+    assert parsed_conninfo(source).get("host") == host

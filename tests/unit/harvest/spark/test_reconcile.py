@@ -516,7 +516,7 @@ def test_a_row_whose_topic_is_null_is_in_no_topic(
     connection = SimpleNamespace(execute=lambda _: SimpleNamespace(fetchall=lambda: found))
     monkeypatch.setattr(psycopg, "connect", lambda _: nullcontext(connection))
     monkeypatch.setattr(module, "read_archive", lambda *_: Lines(found))
-    outbox = Outbox(dsn=None if parquet else "x", parquet=parquet)
+    outbox = Outbox(dsn=None if parquet else "dbname=x", parquet=parquet)
     assert module._topics(cast(Any, None), outbox) == ["t", "u"]
 
 
