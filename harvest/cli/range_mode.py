@@ -9,7 +9,8 @@ import typer
 
 from harvest.cli.options import DryRunCount, JsonFlag, RangeConfigFile
 from harvest.cli.outbox import load_partitioned_config, load_range_config
-from harvest.config.model import MAX_RETAIN_HOURS
+from harvest.config.model import MAX_RETAIN_HOURS, PartitionsConfig
+from harvest.config.validation import validated
 from harvest.databases.postgres.two_databases import PostgresIds, archive_name
 from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import Partition
@@ -69,7 +70,8 @@ def partitions(
         changes["retain_hours"] = retain_hours
     if archive is not None:
         changes["archive"] = archive
-    policy = settings.partitions.model_copy(update=changes)
+    given = {**settings.partitions.model_dump(), **changes}
+    policy = validated(PartitionsConfig, given, "the options")
     settings = settings.model_copy(update={"partitions": policy})
     files = make_archive(settings)
     check_source(settings)

@@ -158,7 +158,7 @@ class DestinationConfig(StrictModel):
     kafka: KafkaConfig | None = None
     concurrency: int = Field(default=_POLICY.concurrency, ge=1, le=256)
     priority: int = _POLICY.priority
-    rate_per_s: float | None = Field(default=_POLICY.rate_per_s, gt=0)
+    rate_per_s: float | None = Field(default=_POLICY.rate_per_s, gt=0, allow_inf_nan=False)
     attempts: int = Field(default=_POLICY.attempts, ge=1)
     pauses_ms: tuple[Annotated[int, Field(ge=1)], ...] = Field(_POLICY.pauses_ms, min_length=1)
     backoff_ms: int | None = Field(default=None, ge=1)

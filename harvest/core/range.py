@@ -296,7 +296,8 @@ class RangeScheduler:
     _refused: dict[int, BadRow] = field(default_factory=dict)
     """What the sink refused, until it is a dead letter."""
     _left_out: set[int] = field(default_factory=set)
-    """What the sink refused, and is a dead letter: it is read again, and not sent again."""
+    """What the sink refused, and is a dead letter: it is read again, and not sent again. What is
+    behind the position goes when the sink is opened, as it is after each such row."""
     _relieved: bool = False
     """What a delivery failed for is out of the way: no reason to wait before the next."""
 
@@ -390,6 +391,8 @@ class RangeScheduler:
         if position is not None:
             self.last_id = position.last_id
             self.gaps = self.gaps.plus(position.gaps)
+        gaps = self.gaps.ranges
+        self._left_out = {id for id in self._left_out if id > self.last_id or _within(id, gaps)}
         self._question = _Question.READ
         self._late = ()
         self._dead = ()
@@ -592,3 +595,9 @@ class RangeScheduler:
 def _count(rows: Sequence[Row], upto: int) -> int:
     """How many of the rows, which ascend, have ids up to `upto`."""
     return bisect_right(rows, upto, key=_id)
+
+
+def _within(row_id: int, ranges: Sequence[Range]) -> bool:
+    """Whether an id is in one of the ranges, which ascend."""
+    below = bisect_right(ranges, row_id, key=_id)
+    return below > 0 and row_id <= ranges[below - 1][1]

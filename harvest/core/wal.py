@@ -254,6 +254,14 @@ class _Sent:
     is_settled: bool = False
 
 
+class _Refused(NamedTuple):
+    """A row that the sink refused; `end_lsn`: what begins there does not read it again."""
+
+    row: Row
+    bad: BadRow
+    end_lsn: int
+
+
 @dataclass(slots=True)
 class WalScheduler:
     """The state machine. Feed every event to `step`, carry out every action it returns."""
@@ -287,10 +295,12 @@ class WalScheduler:
     _adding: bool = False
     _held: tuple[Sequence[Row], WalPosition] | None = None
     """What is sent when its bad rows are dead letters."""
-    _refused: dict[int, tuple[Row, BadRow]] = field(default_factory=dict)
+    _refused: dict[int, _Refused] = field(default_factory=dict)
     """What the sink refused, until it is a dead letter."""
-    _left_out: set[int] = field(default_factory=set)
-    """What the sink refused, and is a dead letter: it is read again, and not sent again."""
+    _setting_aside: Sequence[_Refused] = ()
+    _left_out: dict[int, int] = field(default_factory=dict)
+    """What the sink refused, and is a dead letter: it is read again, and not sent again, until the
+    stream begins at this place in the log, or behind it."""
     _relieved: bool = False
     """What a delivery failed for is out of the way: no reason to wait before the next."""
     _failing: set[_Step] = field(default_factory=set)
@@ -410,6 +420,7 @@ class WalScheduler:
             return []
         self.state = State.RUNNING
         self.position = self.settled = replace(position, epoch=self.epoch)
+        self._left_out = {id: lsn for id, lsn in self._left_out.items() if lsn > position.lsn}
         # The first checkpoint is what shows a slot that is made anew: at once. What could not be
         # saved is tried again at once, too: until then nobody knows whether it can be.
         return self._save_now() if self.saved is None or "save" in self._failing else []
@@ -484,8 +495,9 @@ class WalScheduler:
             for number in event.sends:
                 sent = self._sends[number]
                 blamed = self.row_filter.find_refused(sent.rows, failure)
+                end = sent.position.part_lsn + 1 if sent.position.part_rows else sent.position.lsn
                 self._refused.update(
-                    {bad.id: (row, bad) for row, bad in _with_rows(blamed, sent.rows)}
+                    {bad.id: _Refused(row, bad, end) for row, bad in _with_rows(blamed, sent.rows)}
                 )
                 self._forget(number)
             self._broken = True
@@ -561,7 +573,8 @@ class WalScheduler:
         self.row_filter.waiting = dict(waiting)
         held, self._held = self._held, None
         if held is None:
-            self._left_out |= ids
+            aside = [one for one in self._setting_aside if one.bad.id in ids]
+            self._left_out.update({one.bad.id: one.end_lsn for one in aside})
             self._relieved = bool(ids)
             return []
         rows, position = held
@@ -578,9 +591,9 @@ class WalScheduler:
         if self._sends or self._opening or self._adding or self._saving:
             return []
         if self._refused and self.state in (State.RECOVERING, State.STOPPING):
-            out, self._refused = tuple(self._refused.values()), {}
+            self._setting_aside, self._refused = tuple(self._refused.values()), {}
             self._adding = True
-            return [AddRows(out)]
+            return [AddRows(tuple([(one.row, one.bad) for one in self._setting_aside]))]
         if self.state is State.RECOVERING:
             delay_ms = 0 if self._relieved else self._pace.backoff_ms()
             self._relieved = False

@@ -15,7 +15,13 @@ from harvest.errors import NoTransaction, UnsupportedConnection
 __all__ = ["Adapter", "adapt", "adapt_async"]
 
 _MYSQL: Final = {"pymysql", "MySQLdb", "mysql", "mariadb"}
-_ASYNC: Final = {"AsyncConnection", "AsyncCursor", "AsyncServerCursor", "AsyncSession"}
+_ASYNC: Final = {
+    "AsyncConnection",
+    "AsyncCursor",
+    "AsyncServerCursor",
+    "AsyncSession",
+    "async_scoped_session",
+}
 _IDLE: Final = 0  # libpq's PQTRANS_IDLE, in psycopg 3 and psycopg2 alike
 
 _IN_TRANSACTION: Final = 1  # MySQL's SERVER_STATUS_IN_TRANS
@@ -126,7 +132,7 @@ class _SqlAlchemy(Adapter):
         level = connection.get_execution_options().get("isolation_level") or getattr(
             connection.dialect, "_on_connect_isolation_level", None
         )
-        if level == "AUTOCOMMIT":
+        if str(level).upper() == "AUTOCOMMIT":  # SQLAlchemy takes it in small letters, too
             raise NoTransaction(
                 "the SQLAlchemy connection has the isolation level AUTOCOMMIT: "
                 "the row would be published whatever becomes of your other changes"

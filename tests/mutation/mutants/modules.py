@@ -371,6 +371,18 @@ MODULES: tuple[Noticed, ...] = (
         ("_SqlAlchemy.require_transaction", '== "AUTOCOMMIT"', '== "autocommit"'),
     ),
     noticed(
+        "who is in autocommit, in small letters, has no transaction",
+        "harvest.outbox.connection_adapters",
+        "unit/harvest/outbox/test_stasher.py::test_sqlalchemy_in_autocommit_is_refused_however_that_is_written",
+        ("_SqlAlchemy.require_transaction", "str(level).upper()", "level"),
+    ),
+    noticed(
+        "an asynchronous session of a scope is asynchronous",
+        "harvest.outbox.connection_adapters",
+        "unit/harvest/outbox/test_stasher.py::test_an_asynchronous_session_of_a_scope_is_one",
+        ("", '    "async_scoped_session",\n', ""),
+    ),
+    noticed(
         "a SQLAlchemy engine in AUTOCOMMIT has no transaction",
         "harvest.outbox.connection_adapters",
         "unit/harvest/outbox/test_stasher.py::test_sqlalchemy_whose_engine_or_driver_commits_by_itself_is_refused",

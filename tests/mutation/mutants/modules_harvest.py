@@ -8,6 +8,8 @@ __all__ = ["HARVESTERS"]
 
 CLI = "harvest.cli"
 CONFIG = "harvest.config"
+RANGE_DEAD_LETTERS = "unit/harvest/core/test_range_dead_letters.py"
+REMEMBERED = "test_of_rows_that_were_refused_only_those_are_remembered_that_may_come_again"
 DB = "harvest.databases"
 MY = "harvest.databases.mysql"
 PG = "harvest.databases.postgres"
@@ -528,6 +530,56 @@ HARVESTERS: tuple[Noticed, ...] = (
         f"{CLI}.range_mode",
         "unit/harvest/cli/test_range_mode.py::test_options_go_before_what_is_configured",
         ("partitions", "    if retain_hours is not None:", "    if retain_hours:"),
+    ),
+    noticed(
+        "options of partitions have the bounds of what is configured",
+        f"{CLI}.range_mode",
+        "unit/harvest/cli/test_range_mode.py::test_options_have_the_bounds_of_what_is_configured",
+        (
+            "partitions",
+            'policy = validated(PartitionsConfig, given, "the options")',
+            "policy = settings.partitions.model_copy(update=changes)",
+        ),
+    ),
+    noticed(
+        "a rate without end is none",
+        f"{CONFIG}.destinations",
+        "unit/harvest/config/test_destinations.py::test_what_is_no_rate_is_refused",
+        ("DestinationConfig", ", gt=0, allow_inf_nan=False)", ", gt=0)"),
+    ),
+    noticed(
+        "rows that were refused are not remembered for ever",
+        "harvest.core.range",
+        f"{RANGE_DEAD_LETTERS}::{REMEMBERED}",
+        ("RangeScheduler._opened", " if id > self.last_id or _within(id, gaps)}", "}"),
+    ),
+    noticed(
+        "a row that was refused in a gap may come again",
+        "harvest.core.range",
+        f"{RANGE_DEAD_LETTERS}::test_a_row_that_was_refused_in_a_gap_is_left_out_as_long_as_that_is_open",
+        ("RangeScheduler._opened", " or _within(id, gaps)}", "}"),
+    ),
+    noticed(
+        "a gap is as long as it is",
+        "harvest.core.range",
+        f"{RANGE_DEAD_LETTERS}::test_a_row_that_was_refused_in_a_gap_is_left_out_as_long_as_that_is_open",
+        ("_within", " and row_id <= ranges[below - 1][1]", ""),
+    ),
+    noticed(
+        "rows of the log that were refused are not remembered for ever",
+        "harvest.core.wal",
+        f"unit/harvest/core/test_wal.py::{REMEMBERED}",
+        ("WalScheduler._stream_opened", " if lsn > position.lsn}", "}"),
+    ),
+    noticed(
+        "a row of a part that was refused may come again as long as its transaction may",
+        "harvest.core.wal",
+        f"unit/harvest/core/test_wal.py::{REMEMBERED}",
+        (
+            "WalScheduler._settled",
+            "sent.position.part_lsn + 1 if sent.position.part_rows else sent.position.lsn",
+            "sent.position.lsn",
+        ),
     ),
     noticed(
         "what cannot be archived is a failure as JSON, too",

@@ -124,7 +124,7 @@ WAL_MODE: tuple[Mutant, ...] = (
     _scheduler(
         "what is a dead letter is not sent again",
         "_dead_letters_added",
-        "self._left_out |= ids",
+        "self._left_out.update({one.bad.id: one.end_lsn for one in aside})",
         "pass",
     ),
     _scheduler(

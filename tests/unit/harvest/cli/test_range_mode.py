@@ -66,12 +66,26 @@ def test_options_go_before_what_is_configured(
     assert run("partitions", config) == "nothing to do\n"
     options = ["--create-ahead", "7", "--retain-hours", "0", "--archive", "files", "--dry-run"]
     run("partitions", config, *options)
-    run("partitions", config, "--archive", "")
-    (as_configured, first), (as_said, second), (unnamed, _) = upkeep.asked
+    (as_configured, first), (as_said, second) = upkeep.asked
     assert (as_configured.ahead, as_configured.retain_hours, as_configured.archive) == (2, 5, None)
     assert (as_said.ahead, as_said.retain_hours, as_said.archive) == (7, 0, "files")
     assert (first, second) == (False, True)
-    assert unnamed.archive == "", "which is refused, and not the configured one"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--retain-hours", "nan", "retain_hours"),  # which is above no bound, and below none
+        ("--create-ahead", "1001", "ahead"),
+        ("--archive", "", "archive"),
+    ],
+)
+def test_options_have_the_bounds_of_what_is_configured(
+    config: Path, monkeypatch: pytest.MonkeyPatch, option: str, value: str, why: str
+) -> None:
+    upkeep = Upkeep(monkeypatch, PartitionPlan([], [], []))
+    assert why in run("partitions", config, option, value, code=2).replace("-", "_")
+    assert not upkeep.asked
 
 
 def test_what_was_done_is_said_with_the_ids(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,12 @@ def test_how_it_is_treated_reaches_the_dispatcher() -> None:
     assert policy.max_retry_after_ms == 8
 
 
+@pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])
+def test_what_is_no_rate_is_refused(rate: float) -> None:
+    """Without end, what may be sent by now would be no number: the leader would end with it."""
+    assert "rate_per_s" in refused(rate_per_s=rate)
+
+
 def test_a_batch_is_bounded_in_rows_and_bytes() -> None:
     batch = {"records": 7, "bytes": 900, "format": "values"}
     policy = made(http={"uri": "http://h/", "batch": batch}).policy()

@@ -181,6 +181,33 @@ def test_a_refused_row_that_is_no_dead_letter_is_not_left_out() -> None:
     assert bench.table.dead_letters.keys() == {2}
 
 
+def test_of_rows_that_were_refused_only_those_are_remembered_that_may_come_again() -> None:
+    """A topic that is not there may be written to for as long as a leadership lasts."""
+    bench = Bench(BadRowPolicy(key_waits=False))
+    for _ in range(5):
+        bench.insert("a", "b!")
+        bench.harvest()
+    assert bench.table.dead_letters.keys() == {2, 4, 6, 8, 10}
+    assert bench.published() == [1, 3, 5, 7, 9]
+    assert bench.leader.scheduler._left_out == {10}
+
+
+def test_a_row_that_was_refused_in_a_gap_is_left_out_as_long_as_that_is_open() -> None:
+    scheduler = r.RangeScheduler(0)
+    scheduler.step(r.Start())
+    scheduler.step(r.Opened(None))
+    scheduler.step(r.TableChecked(Bounds(1, 9)))
+    (send, _) = scheduler.step(r.ReadDone(Window(rows(2, 3, 4, 5), 5, ())))
+    assert isinstance(send, r.Send)
+    failure = Failure("refused", None, refused=frozenset({2, 3, 4}))
+    scheduler.step(r.Settled((send.number,), failure))
+    (add,) = scheduler.step(r.ReadDone(Window((), 5, ())))
+    assert isinstance(add, r.AddDeadLetters)
+    scheduler.step(r.DeadLettersAdded(frozenset({2, 3, 4})))
+    scheduler.step(r.Opened(Position(0, 0, 1, 3, ((1, 1), (3, 3)))))
+    assert scheduler._left_out == {3, 4}
+
+
 def test_a_retried_row_comes_back_under_a_new_id() -> None:
     bench = Bench()
     bench.insert("b?")

@@ -294,6 +294,27 @@ def test_after_rows_that_are_refused_as_much_is_read_as_before() -> None:
     assert read_again(scheduler, 80, refused) == (0, 100)
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+def test_of_rows_that_were_refused_only_those_are_remembered_that_may_come_again(
+    atomic: bool,
+) -> None:
+    """Of a large transaction, all of it may: another stream may begin before it."""
+    scheduler = opened(atomic)
+    refused = Failure("refused", None, {110: "refused"}, frozenset({110}))
+    send, *_ = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110), row(120)], 0)]))
+    assert isinstance(send, w.Send)
+    scheduler.step(w.Settled((send.number,), refused))
+    scheduler.step(w.DeadLettersAdded(frozenset({110}), {}))
+    for lsn, part_rows, left in ((100, 0, [120]), (200, 0, [120]), (201, 0, [110, 120])):
+        found = WalPosition(0, "s", 1, lsn, part_rows=part_rows)
+        scheduler.step(w.Opened(found))
+        scheduler.step(w.StreamOpened(found))
+        send, *_ = scheduler.step(w.ReadDone([w.Chunk(205, 0, [row(110), row(120)], 210)]))
+        assert isinstance(send, w.Send)
+        assert [row.id for row in send.rows] == left
+        scheduler.step(w.Settled((send.number,), Failure("timed out")))
+
+
 def opened_again(scheduler: w.WalScheduler, actions: list[Any]) -> list[Any]:
     """Go on from the end of `actions`, which waits and opens anew, to the stream's first read."""
     assert isinstance(actions[-1], w.Open)

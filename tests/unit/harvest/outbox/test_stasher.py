@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import sys
@@ -12,6 +13,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+)
 from sqlalchemy.orm import Session
 
 from harvest import InvalidRecord, NoTransaction, OutboxRecord, Stasher, UnsupportedConnection
@@ -174,6 +181,36 @@ def test_sqlalchemy_whose_engine_or_driver_commits_by_itself_is_refused() -> Non
         Stasher().stash(connection, RECORD)
     by_level.dispose()
     by_driver.dispose()
+
+
+@pytest.mark.parametrize("level", ["AUTOCOMMIT", "autocommit"])
+def test_sqlalchemy_in_autocommit_is_refused_however_that_is_written(level: str) -> None:
+    """SQLite's driver, which is asked once SQLAlchemy has begun, is not asked here."""
+    engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool)
+    by_level = engine.execution_options(isolation_level=level)
+    with by_level.connect() as connection, pytest.raises(NoTransaction, match="level AUTOCOMMIT"):
+        Stasher().stash(connection, RECORD)
+    engine.dispose()
+
+
+def test_an_asynchronous_session_of_a_scope_is_one() -> None:
+    class Found(Exception):
+        pass
+
+    async def connection(_: AsyncSession, **_more: Any) -> AsyncConnection:
+        raise Found
+
+    async def stash() -> None:
+        made: async_sessionmaker[AsyncSession] = async_sessionmaker(
+            class_=type("Session", (AsyncSession,), {"connection": connection})
+        )
+        await Stasher().astash(async_scoped_session(made, scopefunc=lambda: 1), RECORD)
+
+    with pytest.raises(Found):
+        asyncio.run(stash())
+    session: Any = async_scoped_session(async_sessionmaker(), scopefunc=lambda: 1)
+    with pytest.raises(UnsupportedConnection, match="use astash"):
+        Stasher().stash(session, RECORD)
 
 
 class FakeCursor:
