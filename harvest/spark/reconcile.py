@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +26,7 @@ from harvest.spark.details import (
     details,
     output_columns,
 )
+from harvest.spark.row_hashes import RowHashes
 from harvest.spark.sources import (
     ALL,
     Part,
@@ -513,24 +514,24 @@ def _fingerprint(wanted: Sequence[Range] | None) -> Any:
         import numpy as np
         import pyarrow
 
-        columns: list[list[Any]] = [[], [], []]
-        for batch in batches:
-            if batch.num_rows:
-                key, row, a, b = (batch.column(n).to_numpy() for n in range(4))
-                # A row has b = 0; the records of a task have one a: one number orders either.
-                order = (a << 44) + b if b.any() else a
-                if wanted is not None:
-                    kept = within(a, wanted)
-                    key, row, order = key[kept], row[kept], order[kept]
-                for column, values in zip(columns, (key, order, row), strict=True):
-                    column.append(values)
-        if not columns[0]:
-            return
-        prints = fingerprints(*(np.concatenate(column) for column in columns))
-        yield pyarrow.RecordBatch.from_arrays(
-            [pyarrow.array(part.astype(np.uint64).view(np.int64)) for part in prints],
-            names=["bucket", "count", "fingerprint"],
-        )
+        with closing(RowHashes()) as hashes:
+            for batch in batches:
+                if batch.num_rows:
+                    key, row, a, b = (batch.column(n).to_numpy() for n in range(4))
+                    # A row has b = 0; the records of a task have one a: one number orders either.
+                    order = (a << 44) + b if b.any() else a
+                    if wanted is not None:
+                        kept = within(a, wanted)
+                        key, row, order = key[kept], row[kept], order[kept]
+                    hashes.add(key, order, row)
+            for part in hashes.parts():
+                yield pyarrow.RecordBatch.from_arrays(
+                    [
+                        pyarrow.array(column.astype(np.uint64).view(np.int64))
+                        for column in fingerprints(*part)
+                    ],
+                    names=["bucket", "count", "fingerprint"],
+                )
 
     return compute
 

@@ -12,6 +12,8 @@ OUTBOX = "harvest.spark"
 UNIT = "unit/marshal_py/spark"
 DAYS = "spark/test_lake_days.py"
 RECONCILE = "unit/harvest/spark/test_reconcile.py"
+ROW_HASHES = "unit/harvest/spark/test_row_hashes.py"
+PARTS = "test_parts_have_the_fingerprints_of_all_rows_whatever_there_is_room_for"
 
 SPARK: tuple[Noticed, ...] = (
     # The claim-gated source
@@ -1117,6 +1119,48 @@ SPARK: tuple[Noticed, ...] = (
         f"{OUTBOX}.reconcile",
         f"{RECONCILE}::test_a_bucket_of_several_tasks_is_the_sum_of_all",
         ("_prints", "(before[1] + fingerprint) % 2**64", "fingerprint % 2**64"),
+    ),
+    noticed(
+        "rows that there is no room for are in files",
+        f"{OUTBOX}.row_hashes",
+        f"{ROW_HASHES}::{PARTS}",
+        ("RowHashes.add", "self._count >= ROOM", "False"),
+    ),
+    noticed(
+        "what came after the last file was written is in files, too",
+        f"{OUTBOX}.row_hashes",
+        f"{ROW_HASHES}::{PARTS}",
+        ("RowHashes.parts", "        self._write()\n", ""),
+    ),
+    noticed(
+        "what is in memory is counted anew when it was written",
+        f"{OUTBOX}.row_hashes",
+        f"{ROW_HASHES}::{PARTS}",
+        ("RowHashes._taken", "self._gathered, self._count = [], 0", "self._count = 0"),
+    ),
+    noticed(
+        "a key is in one file",
+        f"{OUTBOX}.row_hashes",
+        f"{ROW_HASHES}::{PARTS}",
+        ("RowHashes._write", "rows[0].view", "rows[2].view"),
+    ),
+    noticed(
+        "rows keep their order in a file",
+        f"{OUTBOX}.row_hashes",
+        f"{ROW_HASHES}::{PARTS}",
+        ("RowHashes._write", ".T.tobytes()", ".tobytes()"),
+    ),
+    noticed(
+        "files are where Spark has its own",
+        f"{OUTBOX}.row_hashes",
+        f"{ROW_HASHES}::{PARTS}",
+        ("RowHashes._write", 'os.environ.get("SPARK_LOCAL_DIRS", "")', '""'),
+    ),
+    noticed(
+        "files are deleted",
+        f"{OUTBOX}.row_hashes",
+        f"{ROW_HASHES}::test_files_are_gone_though_nobody_asks_for_what_is_in_them",
+        ("RowHashes.close", "file.close()", "pass"),
     ),
     noticed(
         "the highest id that was seen was passed",
