@@ -389,8 +389,11 @@ class Checker:
             for key, cell in state.cells.items():
                 if cell.instance_id != process.instance_id:
                     continue
-                # What it could not read for that long counts as failed, and may turn up.
-                age_ns = self.sim.now - self.sim.written_at(state.partition, cell.epoch)
+                # What it could not read for that long, by its clock, counts as failed, and may turn
+                # up.
+                written = self.sim.written_ns[state.partition][cell.epoch]
+                age_ns = self.sim.now - written
+                age_ns += sum(by_ns for at, by_ns in process.jumps if at >= written)
                 if age_ns < process.claimant._answer_timeout_ns * 0.9:
                     self.fail("who leaves holds nothing", f"{process.name}: {key} {_of(cell)}")
 

@@ -116,6 +116,7 @@ class Incidents:
             self.sim.fired["clock_jump"] += 1
             self.sim.tell(process.name, f"clock jumps {by_ms} ms ahead")
             process.clock.jump(self.sim.now, by_ms * MS)
+            process.jumps.append((self.sim.now, by_ms * MS))
             process.wake_at = -1
             process.step()
 

@@ -34,6 +34,8 @@ class Process:
         self.clock = VirtualClock(
             spec.local_ns + number * 7 * MS, rate_ppm=spec.rate_ppm, true_ns=sim.now
         )
+        self.jumps: list[tuple[int, int]] = []
+        """When the clock went ahead, and by how many nanoseconds."""
         self.world = World(count)
         self.observers = [Observer() for _ in range(count)]
         self.claimant = Claimant(

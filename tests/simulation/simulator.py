@@ -57,6 +57,8 @@ class Simulation:
         self.snapshots = [(0, b"")] * scenario.partitions
         """The newest snapshot of each partition: records that it covers, and the state."""
         self.skew_ms = [0] * scenario.partitions
+        self.written_ns: list[dict[int, int]] = [{} for _ in range(scenario.partitions)]
+        """By partition and offset, the true time at which a record entered the log."""
         self.down_until = [0] * scenario.partitions
         self.alive: list[Process] = []
         self.left: list[Process] = []
@@ -209,6 +211,7 @@ class Simulation:
         partition = self.log.partitions[p]
         stamp_ms = self.now // MS + 10**9 + self.skew_ms[p]
         offset = partition.append(value, stamp_ms)
+        self.written_ns[p][offset] = self.now
         self.hash.update(b"%d %d %d " % (self.now, p, offset))
         self.hash.update(value or b"")
         events: list[ev.Event] = []
@@ -249,11 +252,6 @@ class Simulation:
                 self.at(self.now + delay, process.step)
             process.visible[p] = min(process.visible[p], len(partition))
         self.operator.replay()
-
-    def written_at(self, p: int, offset: int) -> int:
-        """The true time at which a record entered the log."""
-        partition = self.log.partitions[p]
-        return (partition.stamps_ms[partition.offsets.index(offset)] - 10**9) * MS
 
     def coordinator(self, key: CellKey) -> int:
         return self.world.coordinator(*key)
