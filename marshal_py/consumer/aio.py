@@ -174,9 +174,17 @@ class AsyncConsumer(Generic[V]):
 
     def ack(self, message: Message) -> None:
         """See `Consumer.ack`."""
-        if asyncio.current_task() is not self._reader:
-            self._others_ack = True
+        self._note_who_acknowledges()
         self.sync.ack(message)
+
+    def _note_who_acknowledges(self) -> None:
+        """See whether it is somebody else than who iterates. In any thread."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # there is no event loop in this thread
+            task = None
+        if task is None or task is not self._reader:
+            self._others_ack = True
 
     async def acknowledge(
         self,
@@ -188,8 +196,7 @@ class AsyncConsumer(Generic[V]):
     ) -> None:
         """See `Consumer.acknowledge`. Only ``REJECT`` waits: for the dead letter."""
         check_acknowledgement(kind, delay_s)
-        if asyncio.current_task() is not self._reader:
-            self._others_ack = True
+        self._note_who_acknowledges()
         if kind is AcknowledgeType.REJECT:
             await call_in_thread(partial(self._core.reject, message, reason))
             self.sync.ack(message)

@@ -394,7 +394,8 @@ class Consumer(OfOneProcess, Generic[V]):
           asyncio tasks. By default asyncio for an ``async def`` handler, threads for others. What
           keeps the interpreter lock for seconds (some C code) stops heartbeats: use processes.
         - `ordering`: messages of a partition that have the same key one after the other
-          (``"key"``; those without a key have no order), all of a partition, or none.
+          (``"key"``; those without a key have no order), all of a partition (by `sharing`, of what
+          is claimed of it: a slot, a range), or none.
         - `batch_size`: the handler is given a `Batch` of up to so many messages of one partition,
           as many as are there. A batch that fails is split, and its messages come one by one.
         - `middleware`: functions around the handler, the first outermost:

@@ -284,7 +284,8 @@ class Iteration:
     def next_run(self, idle_timeout_s: float | None) -> Run | None:
         """Return what to hand out next, None when closing, or after `idle_timeout_s`."""
         give_up_s = None if idle_timeout_s is None else time.monotonic() + idle_timeout_s
-        delivery, fetcher, is_idle = self._delivery, self._fetcher, False
+        delivery, fetcher = self._delivery, self._fetcher
+        is_idle = is_late = False
         while not self._closing.is_set() or delivery.owes:
             if self._wakeup.failure is not None:
                 raise self._wakeup.failure
@@ -297,8 +298,10 @@ class Iteration:
                 run.part.begin(run)
                 delivery.began()
                 return run
-            if give_up_s is not None and time.monotonic() >= give_up_s:
+            if is_late:
                 return None
+            # Then what has come is still looked for: there may have been no time to wait.
+            is_late = give_up_s is not None and time.monotonic() >= give_up_s
             if delivery.awaits_log:
                 continue
             wait_s = fetcher.idle_wait_s if is_idle else 0.0

@@ -177,10 +177,14 @@ class Runner:
             if self._parts.get(part.key) is not part:
                 self._let_go(part.key)  # what is left from an earlier claim
                 self._parts[part.key] = part
-            ready = 0
-            for item in items:
-                ready += self._tasks.schedule.add(item, item.payload.key())
-            self._workers.wake(ready)
+            if not self._options.at_most_once and self._ending.is_ending(part):
+                # What a handler failed with may have been handed back since they were fetched.
+                self._tasks.hand_back(part, items)
+            else:
+                ready = 0
+                for item in items:
+                    ready += self._tasks.schedule.add(item, item.payload.key())
+                self._workers.wake(ready)
         part.finish(run)
         self._core.delivery.began()
 

@@ -1378,6 +1378,28 @@ COORDINATION: tuple[Noticed, ...] = (
         ("ProcessWorkers._ask", " if self._options.has_epochs else None", ""),
     ),
     noticed(
+        "who has no time to wait is given what has come",
+        f"{CONSUMER}.iteration",
+        f"{OF_CONSUMER}/test_consumer.py::test_who_has_no_time_to_wait_is_given_what_has_come",
+        (
+            "Iteration.next_run",
+            "            if is_late:\n",
+            "            if is_late or (give_up_s and time.monotonic() >= give_up_s):\n",
+        ),
+    ),
+    noticed(
+        "what was fetched as a message was handed back does not overtake it",
+        f"{CONSUMER}.handlers.runner",
+        f"{OF_CONSUMER}/handlers/test_runner.py::test_what_was_fetched_as_a_message_was_handed_back_does_not_overtake_it",
+        ("Runner._queue", "self._ending.is_ending(part)", "False"),
+    ),
+    noticed(
+        "threads may acknowledge what a loop of asyncio was given",
+        f"{CONSUMER}.aio",
+        f"{OF_CONSUMER}/test_aio.py::test_threads_may_acknowledge_what_a_loop_was_given",
+        ("AsyncConsumer._note_who_acknowledges", "except RuntimeError", "except ValueError"),
+    ),
+    noticed(
         "a certificate that is being replaced ends no trimming",
         f"{CLIENT}.log_trimming",
         f"{OF_CLIENT}/test_driver_life.py::test_a_trimmer_that_cannot_connect_now_leaves_it_to_the_next_snapshot",
@@ -2762,7 +2784,7 @@ COORDINATION: tuple[Noticed, ...] = (
         "close waits for what other tasks acknowledge",
         f"{CONSUMER}.aio",
         f"{OF_CONSUMER}/test_aio.py::test_who_closes_waits_for_what_other_tasks_acknowledge",
-        ("AsyncConsumer.ack", "self._others_ack = True", "pass"),
+        ("AsyncConsumer._note_who_acknowledges", "self._others_ack = True", "pass"),
     ),
     noticed(
         "messages that were on their way when a task was cancelled come",

@@ -82,6 +82,23 @@ def test_nothing_takes_longer_than_it_may(run: Run) -> None:
     ]
 
 
+def test_threads_may_acknowledge_what_a_loop_was_given() -> None:
+    """As those that `asyncio.to_thread` uses, in which there is no event loop."""
+    consumer: Any = AsyncConsumer("127.0.0.1:1", group_id="g", topics="t", auto_ack=False)
+    acked: list[str] = []
+    consumer.sync = SimpleNamespace(ack=acked.append)
+
+    async def main() -> None:
+        consumer._reader = asyncio.current_task()
+        consumer.ack("in the loop")
+        assert not consumer._others_ack
+        await asyncio.to_thread(consumer.ack, "in a thread")
+        assert consumer._others_ack
+
+    asyncio.run(main())
+    assert acked == ["in the loop", "in a thread"]
+
+
 def test_a_loop_that_is_closed_while_it_starts_ends(mock_kafka: TestBroker, run: Run) -> None:
     async def main() -> None:
         consumer = consumer_of(mock_kafka)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from marshal_py import AcknowledgeType, Consumer
+from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.consumer.handlers.options import Retry
+from marshal_py.consumer.iteration import Iteration
 from marshal_py.errors import BrokerUnavailable, ConfigurationError, InvalidArgument, NotHeld
 
 
@@ -16,6 +19,39 @@ from marshal_py.errors import BrokerUnavailable, ConfigurationError, InvalidArgu
 def consumer() -> Consumer:
     """One that was never started."""
     return Consumer("127.0.0.1:1", group_id="g", topics="t")
+
+
+def test_who_has_no_time_to_wait_is_given_what_has_come() -> None:
+    """Also by `poll(0)`, which looked at the clock first: then it was too late."""
+    fetched: list[Any] = []
+    waits: list[float] = []
+    run: Any = SimpleNamespace(part=SimpleNamespace(range=None, begin=lambda _: None))
+
+    def fetch(_: int, wait_s: float) -> int:
+        waits.append(wait_s)
+        fetched.append(run)
+        return 1
+
+    delivery = SimpleNamespace(
+        next_run=lambda: fetched.pop() if fetched else None,
+        began=lambda: None,
+        awaits_log=False,
+        fetch_size=1,
+    )
+    well: Any = SimpleNamespace(failure=None)
+    kafka: Any = SimpleNamespace(fetch=fetch, idle_wait_s=1.0)
+    closing = threading.Event()
+    iteration = Iteration(
+        well,
+        kafka,
+        cast(Any, delivery),
+        Deserializers(None, None),
+        well,
+        start=int,
+        closing=closing,
+    )
+    assert iteration.next_run(0) is run
+    assert waits == [0.0]
 
 
 def test_who_waits_says_for_how_long(consumer: Consumer) -> None:

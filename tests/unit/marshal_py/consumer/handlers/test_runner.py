@@ -157,6 +157,26 @@ def test_what_came_under_a_later_claim_is_not_dropped_with_a_task_of_an_earlier_
     assert (stats.handed_back, stats.buffered, stats.running) == (2, 0, 0)
 
 
+@pytest.mark.parametrize("why", ["it stops", "it failed for good", "it is given back"])
+def test_what_was_fetched_as_a_message_was_handed_back_does_not_overtake_it(why: str) -> None:
+    """The loop had looked whether to go on, and queues what it had fetched."""
+    retry = Retry(attempts=1 if why == "it failed for good" else 5, backoff_ms=60_000)
+    ground, part = Ground(ordering="partition", retry=retry), held()
+    ground.runner._accept(run_of(part, 10))
+    task = ground.take()
+    if why == "it stops":
+        ground.runner.stop()
+    elif why == "it is given back":
+        part.stage = Stage.DRAINING
+    ground.runner.failed(task, ValueError("no"))
+    ground.runner._accept(run_of(part, 11, 12))
+    assert ground.take() is None
+    assert part.position() == 10
+    stats = ground.runner.stats()
+    assert (stats.handed_back, stats.buffered) == (3, 0)
+    assert ground.delivery.dropped == 3
+
+
 class Mute(Exception):
     def __str__(self) -> str:
         raise AttributeError("code")
