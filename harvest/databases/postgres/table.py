@@ -133,7 +133,7 @@ class PostgresTable:
     def topics(self) -> list[str]:
         """The topics of the first 10,000 rows that wait."""
         query = self._sql(
-            "SELECT DISTINCT convert_to(kafka_topic::text, getdatabaseencoding()) FROM "
+            f"SELECT DISTINCT {_stored(self._types(), 'kafka_topic')} FROM "  # noqa: S608
             "(SELECT kafka_topic FROM {table} ORDER BY id LIMIT 10000) t ORDER BY 1"
         )
         found = self._execute(query, binary=True).fetchall()
@@ -141,10 +141,10 @@ class PostgresTable:
 
     def first_rows(self, after: int, limit: int) -> list[tuple[int, str, bytes | None]]:
         """Id, topic and key of the lowest rows above an id; a text as it is stored."""
-        text = "convert_to({}::text, getdatabaseencoding())"
-        key = "kafka_key" if self._types()["kafka_key"][0] == "bytea" else text.format("kafka_key")
+        types = self._types()
+        topic, key = _stored(types, "kafka_topic"), _stored(types, "kafka_key")
         query = self._sql(
-            f"SELECT id, {text.format('kafka_topic')}, {key} FROM {{table}} "  # noqa: S608
+            f"SELECT id, {topic}, {key} FROM {{table}} "  # noqa: S608
             "WHERE id > %s ORDER BY id LIMIT %s"
         )
         found = self._execute(query, (after, limit), binary=True).fetchall()
@@ -488,9 +488,18 @@ def readable(types: Mapping[str, tuple[str, bool]], column: str) -> sql.Composab
     return name if types[column][0] in _READ_AS_IS else name + sql.SQL("::text")
 
 
+def _stored(types: Mapping[str, tuple[str, bool]], column: str) -> str:
+    """A column as it is stored, as bytes."""
+    is_bytes = types[column][0] == "bytea"
+    return column if is_bytes else f"convert_to({column}::text, getdatabaseencoding())"
+
+
 def topic_of(types: Mapping[str, tuple[str, bool]]) -> sql.Composable:
-    """The topic as it is selected. One that is NULL is empty: no name that Kafka allows."""
-    cast = "" if types["kafka_topic"][0] == "bytea" else "::text"
+    """The topic as it is selected. One that is NULL is empty: no name that Kafka allows.
+
+    Without need it is not cast: bytes, which the column may hold one day, would come as hex.
+    """
+    cast = "" if types["kafka_topic"][0] in ("bytea", "text", "character varying") else "::text"
     return sql.SQL("coalesce(kafka_topic{}, '')").format(sql.SQL(cast))
 
 

@@ -18,6 +18,18 @@ RUN = "harvest.runtime"
 
 DATABASES: tuple[Noticed, ...] = (
     noticed(
+        "a topic that comes to be bytes is no hex",
+        "harvest.databases.postgres.table",
+        "integration/harvest/databases/test_postgres_sessions.py::test_a_topic_is_the_same_when_its_column_comes_to_hold_bytes",
+        ("topic_of", 'in ("bytea", "text", "character varying")', 'in ("bytea",)'),
+    ),
+    noticed(
+        "check reads topics that are bytes",
+        "harvest.databases.postgres.table",
+        "integration/harvest/databases/test_postgres_sessions.py::test_a_topic_is_the_same_when_its_column_comes_to_hold_bytes",
+        ("_stored", "return column if is_bytes else f", "return f"),
+    ),
+    noticed(
         "a thread is idle when nothing is left to do",
         f"{RUN}.action_threads",
         "unit/harvest/runtime/test_action_threads.py::test_it_is_idle_when_all_that_was_put_in_is_done_and_not_before",

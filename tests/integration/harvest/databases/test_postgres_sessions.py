@@ -175,6 +175,22 @@ def test_a_type_that_changes_under_a_statement_that_is_not_prepared_is_one_too(
         assert [tuple(row[2:4]) for row in rows()] == [(b'"1"', b'"1"')]
 
 
+def test_a_topic_is_the_same_when_its_column_comes_to_hold_bytes(postgres_database: str) -> None:
+    """As behind a pooler, where nothing is prepared: it came in hex, which is no topic's name."""
+    with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
+        store.init()
+        assert not store.mark(Term.of(1), 0, 10, LONG_MS)
+        change(
+            postgres_database,
+            "ALTER TABLE outbox ALTER kafka_topic TYPE BYTEA USING convert_to(kafka_topic, 'UTF8')",
+        )
+        insert(postgres_database, "v")
+        (row,) = store.mark(Term.of(2), 0, 10, LONG_MS)
+        assert row.topic == "t"
+        assert store.topics() == ["t"], "`harvest check` said that there was no such topic"
+        assert store.first_rows(0, 9) == [(1, "t", b"k")]
+
+
 def test_shards_find_the_keys_of_a_column_that_came_to_hold_bytes(postgres_database: str) -> None:
     mine = shard_of(b"k", 2)
     with closing(PostgresRangeStore(postgres_database, "outbox", shard=mine, shards=2)) as store:
