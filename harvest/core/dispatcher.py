@@ -67,7 +67,7 @@ class Message(NamedTuple):
     """A row on its way to a destination.
 
     - `not_before_ms`: it is not sent earlier.
-    - `problem`: why it cannot be sent at all.
+    - `problem`: why it cannot be sent at all. Then `destination` is any, and is not asked.
     - `lane`: the destination, where the row goes to several; empty otherwise.
     - `joined`: it goes in one request with the message that was started before it.
     """
@@ -294,6 +294,8 @@ class Dispatcher:
     _under_way: dict[Token, Message] = field(default_factory=dict)
     _requests: int = 0
     """Under way."""
+    _hopeless: deque[tuple[Group, int]] = field(default_factory=deque)
+    """Groups whose first message can be sent nowhere, and its id: that needs no destination."""
     _waiting: list[tuple[float, int, Group]] = field(default_factory=list)
     """When the first message of a group may go, its id, and the group; a heap."""
     _started_ms: float = float("-inf")
@@ -334,11 +336,31 @@ class Dispatcher:
             _, row_id, key = heapq.heappop(waiting)
             group = self._groups.get(key)
             if group is not None and group[0].row.id == row_id:  # else it was withdrawn
-                self.destinations[group[0].destination].ready.append((key, row_id))
-        started: list[Message] = []
+                self._ready_for(group[0]).append((key, row_id))
+        started = self._start_hopeless(now_ms)
         for destination in self.destinations.values():
             if destination.ready:
                 started += self._start(destination, now_ms)
+        return started
+
+    def _ready_for(self, first: Message) -> deque[tuple[Group, int]]:
+        if first.problem is not None:
+            return self._hopeless
+        return self.destinations[first.destination].ready
+
+    def _start_hopeless(self, now_ms: float) -> list[Message]:
+        started: list[Message] = []
+        hopeless, self._hopeless = self._hopeless, deque()
+        for key, row_id in hopeless:
+            group, token = self._groups.get(key), (row_id, key[2])
+            if group is None or group[0].row.id != row_id or token in self._under_way:
+                continue  # it was withdrawn
+            if self._due_ms.get(token, now_ms) > now_ms:
+                continue  # it was here twice, and has failed meanwhile
+            self._under_way[token] = group[0]
+            confirmed = self.destinations[group[0].destination].confirmed
+            self._confirmed_before.setdefault(token, confirmed)
+            started.append(group[0])
         return started
 
     def _start(self, destination: Destination, now_ms: float) -> list[Message]:
@@ -357,9 +379,7 @@ class Dispatcher:
                 ready.popleft()  # it was here twice, and has failed meanwhile
                 continue
             for message in group:
-                alone = most > 1 and (
-                    message.problem is not None or (row_id, key[2]) in self._retries
-                )
+                alone = most > 1 and (row_id, key[2]) in self._retries
                 value = len(message.row.value or b"")
                 joins = 0 < records < most and not alone
                 joins &= size + value <= destination.policy.batch_bytes
@@ -412,7 +432,7 @@ class Dispatcher:
         token = row_id, lane
         message = self._under_way.pop(token)
         destination = self.destinations[message.destination]
-        if not message.joined:
+        if not message.joined and message.problem is None:
             destination.under_way -= 1
             self._requests -= 1
         if outcome.untried:
@@ -471,24 +491,26 @@ class Dispatcher:
         for key, group in self._groups.items() if forgotten else ():
             first = group[0]
             name = first.destination
-            if name in forgotten:
+            if name in forgotten and first.problem is None:
                 due_ms = paused.get((key, first.row.id), now_ms)
                 rank = self._rank(first, due_ms, now_ms), key
                 probes[name] = min(probes.get(name, rank), rank, key=operator.itemgetter(0))
         behind: list[Message] = []
         for key, group in list(self._groups.items()) if forgotten or paused else ():
             first = group[0]
-            name = first.destination
-            if name not in forgotten and (key, first.row.id) not in paused:
+            asked = first.destination if first.problem is None else None
+            left = None if asked is None else forgotten.get(asked)
+            if left is None and (key, first.row.id) not in paused:
                 continue
-            if name not in forgotten or first.token in self._under_way or probes[name][1] == key:
+            name = first.destination
+            if left is None or first.token in self._under_way or probes[name][1] == key:
                 sent = max(n for n, m in enumerate(group) if not n or m.token in self._under_way)
                 messages = list(group)
                 kept, followers = messages[: sent + 1], messages[sent + 1 :]
                 self._groups[key] = deque(kept)
             else:
                 followers = list(self._groups.pop(key))
-            forgotten.get(name, behind).extend(followers)
+            (behind if left is None else left).extend(followers)
         return Shed({name: messages for name, messages in forgotten.items() if messages}, behind)
 
     def _rank(self, first: Message, due_ms: float, now_ms: float) -> tuple[float, int, float]:
@@ -511,4 +533,4 @@ class Dispatcher:
         if due_ms > now_ms:
             heapq.heappush(self._waiting, (due_ms, first.row.id, first.group))
         else:
-            self.destinations[first.destination].ready.append((first.group, first.row.id))
+            self._ready_for(first).append((first.group, first.row.id))

@@ -445,7 +445,8 @@ class RelayScheduler:
         if isinstance(verdict, Untried):
             return
         if not isinstance(verdict, Failed) and (
-            message.destination in self._shed_destinations or message.group in self._shed
+            (message.destination in self._shed_destinations and message.problem is None)
+            or message.group in self._shed
         ):
             self._open = False  # it takes messages again, or there is none to try it with
         known = self._known[event.row_id]

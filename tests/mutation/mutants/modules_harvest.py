@@ -2938,6 +2938,28 @@ HARVESTERS: tuple[Noticed, ...] = (
         ("RelayLeader._note", "or not self._leadership.may_act()", ""),
     ),
     noticed(
+        "a row that can go nowhere waits for no destination",
+        "harvest.core.dispatcher",
+        "unit/harvest/core/test_relay.py::test_a_row_that_can_go_nowhere_waits_for_no_destination",
+        ("Dispatcher._ready_for", "first.problem is not None", "False"),
+    ),
+    noticed(
+        "a row that can go nowhere is not shed for a destination",
+        "harvest.core.dispatcher",
+        "unit/harvest/core/test_relay.py::test_a_row_that_can_go_nowhere_waits_for_no_destination",
+        (
+            "Dispatcher.shed",
+            "first.destination if first.problem is None else None",
+            "first.destination",
+        ),
+    ),
+    noticed(
+        "a row that can go nowhere is no sign of a destination",
+        "harvest.core.relay",
+        "unit/harvest/core/test_relay.py::test_a_row_that_can_go_nowhere_is_no_sign_of_a_destination_that_was_shed",
+        ("RelayScheduler._sent", " and message.problem is None", ""),
+    ),
+    noticed(
         "what failed before does not probe a destination that was shed",
         "harvest.core.dispatcher",
         "unit/harvest/core/test_relay.py::test_a_message_that_waits_or_fails_is_not_what_probes_a_destination[always_500]",

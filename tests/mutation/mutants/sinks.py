@@ -59,7 +59,7 @@ _BATCHES = (
         "False",
     ),
     _batch("what was not tried is not blamed", "finished", "if outcome.untried:", "if False:"),
-    _batch("a request counts once", "finished", "if not message.joined:", "if True:"),
+    _batch("a request counts once", "finished", "if not message.joined and ", "if "),
     _batch(
         "a request is one failure of its destination",
         "finished",

@@ -298,6 +298,33 @@ def test_what_is_gone_is_sent_nothing_more_and_gives_nothing_up() -> None:
     assert ids(d.shed(1e12).by_destination["a"]) == [1]
 
 
+GONE = Outcome(410, "HTTP 410", gone=True)
+
+
+@pytest.mark.parametrize(
+    "said", [GONE, Outcome(429, "HTTP 429", unavailable=True, retry_after_ms=1e6)]
+)
+def test_a_row_that_can_go_nowhere_waits_for_no_destination(said: Outcome) -> None:
+    """It is none of any destination's: else its key, too, would wait for one that is down."""
+    d = dispatcher(concurrency=1)
+    d.offer([message(1, "x")], 0)
+    d.start(0)
+    nowhere = message(2, "y")._replace(problem="no such destination")
+    d.offer([nowhere, message(3, "y", "b"), message(4, "z")], 0)
+    assert ids(d.start(0)) == [2], "nor does it take a request's place"
+    d.finished(1, said, 0)
+    d.offer([message(5, "w")._replace(problem="no such destination")], 0)
+    shed = d.shed(0)
+    assert ids(shed.by_destination["a"]) == [1], "4 is kept, to probe it"
+    assert shed.behind == []
+    assert ids(d.start(0)) == [5]
+    for row_id in (2, 5):
+        wrong = Outcome(error="no such destination", lasting=True)
+        assert isinstance(d.finished(row_id, wrong, 0), GivenUp)
+    assert ids(d.start(0)) == [3]
+    assert d.destinations["a"].under_way == 0
+
+
 def test_a_rate_is_kept_evenly() -> None:
     d = dispatcher(rate_per_s=10, concurrency=50)
     d.offer([message(n, str(n)) for n in range(50)], 0)
@@ -1191,6 +1218,31 @@ def test_behind_a_row_that_can_go_nowhere_its_key_waits_at_each_destination() ->
     actions = scheduler.step(Marked(1, []))  # dead letters are added when no mark is under way
     (add,) = (a for a in actions if isinstance(a, AddDeadLetters))
     assert [(bad.id, bad.waits) for bad in add.rows] == [(2, False), (3, True)]
+
+
+def test_a_row_that_can_go_nowhere_is_no_sign_of_a_destination_that_was_shed() -> None:
+    """Each of them would have the whole table marked anew."""
+    limits = Limits(max_in_flight_records=2)
+    router = Router(["a", "b"])
+    work = Dispatcher({"a": Policy(), "b": Policy()}, lambda: 0.0)
+    clock = [0.0]
+    scheduler = r.RelayScheduler(1, work, router.messages, limits, now=lambda: clock[0])
+    for event in (
+        Start(),
+        r.Opened(Term.of(1), {}),
+        Marked(0, [Row(n, "a", b"%d" % n, b"v") for n in (1, 2)]),
+        r.Sent(1, GONE, "a"),
+        r.Sent(2, GONE, "a"),
+    ):
+        scheduler.step(event)
+    clock[0] = 1_000
+    assert any(isinstance(action, Mark) for action in scheduler.step(r.Tick())), "one was shed"
+    nowhere = Row(3, "c", b"3", b"v")
+    assert posted(scheduler.step(Marked(1, [nowhere]))) == [(3, "a")]
+    actions = scheduler.step(r.Sent(3, Outcome(error="nowhere", lasting=True), "a"))
+    assert [[bad.id for bad in a.rows] for a in actions if isinstance(a, AddDeadLetters)] == [[3]]
+    actions = scheduler.step(DeadLettersAdded(frozenset({3}), {}))
+    assert not any(isinstance(action, Open) for action in actions)
 
 
 def test_the_same_row_under_an_id_that_is_given_again_is_sent_again() -> None:
