@@ -234,15 +234,18 @@ def test_who_closes_waits_for_what_other_tasks_acknowledge(
                     break
             await tasks[0]
             close = consumer.sync._core.assignment.close
+            waits: list[float] = []
 
-            def told(*how: Any, **release: bool) -> None:
+            def told(wait_s: float, deadline: float, *, release: bool) -> None:
+                waits.append(wait_s)
                 loop.call_soon_threadsafe(closes.set)
-                close(*how, **release)
+                close(wait_s, deadline, release=release)
 
             loop = asyncio.get_running_loop()
             consumer.sync._core.assignment.close = told  # type: ignore[assignment,method-assign]
             await consumer.close(60)
             await tasks[1]
+            assert waits == [60]
             until(lambda: position_of(looks_on) == 2)
 
     run(main())
