@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,23 @@ class Pipeline:
             auto_ack=False,
         )
 
+    def work(self, count: int, *, begin: int | None = None) -> None:
+        """Copy in this process until so many messages are there. `begin`: from this offset on."""
+        with (
+            self.consumer() as consumer,
+            Transactions(consumer) as transactions,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            if begin is not None:
+                until(lambda: 0 in {claim.partition for claim in consumer.claims()})
+                consumer.seek(self.source, 0, begin)
+            running = pool.submit(transactions.run, self.copy)
+            try:
+                until(lambda: running.done() or len(committed(self.kafka, self.target)) >= count)
+            finally:
+                consumer.close()
+            running.result()
+
     def copy(self, batch: Any, producer: Any) -> None:
         """What a copier does with a batch."""
         for message in batch:
@@ -202,14 +220,12 @@ def test_a_transformation_that_fails_writes_nothing_and_is_told(
     ):
         transactions.run(half)
     assert committed(kafka, pipeline.target) == []
-    with pipeline.consumer() as one, Transactions(one) as transactions:
-        transactions.run(pipeline.copy, idle_timeout_s=8)
+    pipeline.work(40)
     assert sorted(n for _, n in committed(kafka, pipeline.target)) == list(range(40))
     # Going back on purpose: Kafka's own offsets follow, so that the messages count again.
     with GroupAdmin(kafka.bootstrap_servers, pipeline.group, topic=pipeline.coordination) as admin:
         admin.set_positions({(pipeline.source, 0): "-5"})
-    with pipeline.consumer() as one, Transactions(one) as transactions:
-        transactions.run(pipeline.copy, idle_timeout_s=8)
+    pipeline.work(45)
     assert len(committed(kafka, pipeline.target)) == 45
 
 
@@ -222,28 +238,22 @@ def test_messages_from_a_position_on_that_was_set_back_count_again(
     for first in (0, 20):
         fill(kafka.bootstrap_servers, pipeline.source, 20, partitions=1, start=first)
 
-    def copy_from(offset: int | None = None) -> None:
-        with pipeline.consumer() as consumer, Transactions(consumer) as transactions:
-            if offset is not None:
-                until(lambda: 0 in {claim.partition for claim in consumer.claims()})
-                consumer.seek(pipeline.source, 0, offset)
-            transactions.run(pipeline.copy, idle_timeout_s=8)
-
-    copy_from()
+    pipeline.work(40)
     assert sorted(n for _, n in committed(kafka, pipeline.target)) == list(range(40))
     if why == "seek":
-        copy_from(20)
         again = list(range(20, 40))
+        pipeline.work(60, begin=20)
     else:
         kafka.kill()
         cut_off(kafka, pipeline.source, 20)
         kafka.start()
         again = list(range(1_000, 1_030))
         fill(kafka.bootstrap_servers, pipeline.source, 30, partitions=1, start=1_000)
-        copy_from()
+        pipeline.work(70)
     everything = sorted([*range(40), *again])
     assert sorted(n for _, n in committed(kafka, pipeline.target)) == everything
-    copy_from()
+    with pipeline.consumer() as consumer, Transactions(consumer) as transactions:
+        transactions.run(pipeline.copy, idle_timeout_s=8)
     assert sorted(n for _, n in committed(kafka, pipeline.target)) == everything
 
 
