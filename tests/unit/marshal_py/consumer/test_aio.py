@@ -242,7 +242,7 @@ def test_who_closes_waits_for_what_other_tasks_acknowledge(
                 close(wait_s, deadline, release=release)
 
             loop = asyncio.get_running_loop()
-            consumer.sync._core.assignment.close = told  # type: ignore[assignment,method-assign]
+            consumer.sync._core.assignment.close = told  # type: ignore[method-assign]
             await consumer.close(60)
             await tasks[1]
             assert waits == [60]
