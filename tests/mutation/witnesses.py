@@ -494,7 +494,7 @@ _RELAYS: Final[list[tuple[str, int, Mutant | str]]] = [
 _LOGS: Final[list[tuple[str, int, str]]] = [
     ("exclusion", 30, "a log without a genesis is given one"),
     ("equal logs, equal states", 60, "an offset that is not there is a log that was lost"),
-    ("who reads keeps up", 100, "a log that is opened again is read by another consumer"),
+    ("who reads keeps up", 80, "a state is begun anew with its log"),
 ]
 
 RANGE_STREAM: Final = "marshal_py.consumer.range_stream"
