@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BUCKETS", "Flag", "Found", "Item", "compare_key", "fingerprints", "within"]
+__all__ = ["BUCKETS", "Flag", "Found", "Hashes", "Item", "compare_key", "fingerprints", "within"]
 
 BUCKETS: Final = 4096
 _SHIFT: Final = np.uint64(64 - 12)

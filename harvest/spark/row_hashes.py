@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any, Final
+from contextlib import ExitStack
+from typing import IO, Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from harvest.spark.compare import Hashes
 
 __all__ = ["RowHashes"]
-
-Hashes = NDArray[Any]
 
 ROOM: Final = 500_000
 """So many rows are in memory at most, with 24 bytes each, and some four times that as they are
@@ -33,9 +33,10 @@ class RowHashes:
         self._files: list[IO[bytes]] = []
 
     def close(self) -> None:
-        """Delete the files."""
-        for file in self._files:
-            file.close()
+        """Delete the files, all of them, though the disk be full: then raises `OSError`."""
+        with ExitStack() as stack:
+            for file in self._files:
+                stack.callback(file.close)
 
     def add(self, key: Hashes, order: Hashes, row: Hashes) -> None:
         """Take in rows. Raises `OSError` where a file has no room for them."""

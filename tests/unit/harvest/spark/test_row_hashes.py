@@ -86,3 +86,25 @@ def test_files_are_gone_though_nobody_asks_for_what_is_in_them(
     assert (folders.open, set(folders.folders)) == (PARTS, {None})
     hashes.close()
     assert folders.open == 0
+
+
+def test_a_disk_that_is_full_is_told_and_leaves_no_file_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files: list[Any] = []
+
+    def made(*, dir: Any) -> Any:
+        del dir
+        files.append(Path("/dev/full").open("w+b"))  # noqa: SIM115 - `RowHashes` closes it
+        return files[-1]
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", made)
+    monkeypatch.setattr(module, "ROOM", 100)
+    hashes = RowHashes()
+    hashes.add(*some_rows(100))  # little enough to be buffered
+    with pytest.raises(OSError, match="No space left"):
+        hashes.add(*some_rows(100_000))
+    with pytest.raises(OSError, match="No space left"):  # what was buffered
+        hashes.close()
+    assert len(files) == PARTS
+    assert all(file.closed for file in files)
